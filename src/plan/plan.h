@@ -33,7 +33,9 @@ struct ddi_plan_input {
     struct ddi_side dst;
     uint32_t tensor_count; /* selected tensors, at least 1 */
     uint64_t bytes;        /* of the stream per tensor, at least 1 */
-    uint64_t piece_bytes;  /* with a BLOCKS side: its block size (the last piece may be short) */
+    uint64_t piece_bytes;  /* with a BLOCKS side: its block size, tensor_bytes / block_count (the
+                              last piece may be short). Without one: where cuts are made, 0 none;
+                              give the block size when the other process has blocks */
     uint64_t piece_count;  /* with a BLOCKS side: length of the lists = ceil(bytes/piece_bytes) */
 };
 
@@ -53,7 +55,7 @@ struct ddi_plan {
     uint32_t tensor_count;
     uint64_t bytes;       /* per tensor */
     uint64_t total;       /* bytes of the whole transfer */
-    uint64_t piece_bytes; /* 0: no blocks */
+    uint64_t piece_bytes; /* 0: no pieces */
     struct ddi_run *runs; /* the same for every tensor */
     size_t run_count;
     struct ddi_run inline_runs[DDI_PLAN_INLINE_RUNS]; /* so that small plans allocate nothing */
@@ -95,8 +97,8 @@ struct ddi_cursor ddi_cursor_at(const struct ddi_plan *plan, uint64_t first, uin
 size_t ddi_cursor_next(struct ddi_cursor *cursor, struct ddi_segment *out, size_t max);
 
 /* Cut the stream into `parts` of about equal size, at piece borders where there are pieces, else at
- * multiples of 4096: return the first byte of part `part` (part == parts: the total). Parts may be
- * empty; both sides of a transfer compute the same cuts. */
+ * multiples of 4096 inside a tensor: return the first byte of part `part` (part == parts: the
+ * total). Parts may be empty; both sides of a transfer compute the same cuts. */
 uint64_t ddi_plan_cut(const struct ddi_plan *plan, uint32_t part, uint32_t parts);
 
 #endif

@@ -119,7 +119,8 @@ struct ddi_confirm {
     uint64_t ids[DDI_MAX_CONFIRMS];
 };
 
-/* Header. Decoding checks type, version range and that body <= limit. */
+/* Header. Decoding checks type, version range and that body <= limit; only a PULL is ever longer
+ * than DDI_MAX_GREETING, and messages without fields have no body. */
 void ddi_encode_header(uint8_t out[DDI_HEADER], const struct ddi_header *header);
 dd_status ddi_decode_header(const uint8_t in[DDI_HEADER], uint32_t limit, struct ddi_header *out,
                             dd_error *err);
@@ -133,12 +134,14 @@ size_t ddi_encode_empty(uint8_t *out, size_t capacity, enum ddi_message_type typ
 size_t ddi_encode_refusal(uint8_t *out, size_t capacity, enum ddi_message_type type, uint64_t id,
                           dd_status status, const char *text); /* REFUSE, FAIL */
 size_t ddi_encode_attach(uint8_t *out, size_t capacity, const struct ddi_attach *attach);
+/* ATTACHED: id of the connection, END: status, DIAL: count. */
 size_t ddi_encode_u32(uint8_t *out, size_t capacity, enum ddi_message_type type, uint64_t id,
-                      uint32_t value); /* ATTACHED: id of the connection, END: status, DIAL: count */
+                      uint32_t value);
 size_t ddi_encode_data(uint8_t *out, size_t capacity, uint64_t id, const struct ddi_data *data);
 size_t ddi_encode_confirm(uint8_t *out, size_t capacity, const struct ddi_confirm *confirm);
 
-/* Bytes that ddi_encode_pull needs for this request, header included. */
+/* Bytes that ddi_encode_pull needs for this request, header included. A request that no message
+ * can carry (a count above its limit, a block index above 2^32 - 1) encodes to 0 in any room. */
 size_t ddi_pull_size(const struct ddi_pull *pull);
 size_t ddi_encode_pull(uint8_t *out, size_t capacity, uint64_t id, const struct ddi_pull *pull);
 
