@@ -71,7 +71,7 @@ dd_status ddi_addr_resolve(const char *text, struct ddi_addr *out, size_t max, s
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     char host[NI_MAXHOST];
-    const char *port;
+    const char *port = "";
     size_t n = 0;
     int rc;
     dd_status st = split(text, host, sizeof(host), &port, err);

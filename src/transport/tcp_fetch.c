@@ -403,6 +403,7 @@ static void run_transfer(struct transfer *transfer)
     }
     own->status = fetch->plan(fetch->context, data.bytes, &transfer->plan, &own->err);
     if (own->status != DD_OK) {
+        ddi_error_context(&own->err, "%s", transfer->channel->name);
         return;
     }
     transfer->bytes = data.bytes;

@@ -287,8 +287,12 @@ static void copy_by_stream(const struct ddi_plan_input *input)
     check(owner.total == puller.total, "both sides agree on the total");
     for (uint32_t parts = 1; parts <= MAX_PARTS; parts++) {
         for (uint32_t part = 0; part <= parts; part++) {
-            check(ddi_plan_cut(&owner, part, parts) == ddi_plan_cut(&puller, part, parts),
-                  "both sides cut alike");
+            uint64_t cut = ddi_plan_cut(&owner, part, parts);
+
+            check(cut == ddi_plan_cut(&puller, part, parts), "both sides cut alike");
+            check(input->piece_bytes == 0 || cut == owner.total ||
+                      cut % input->bytes % input->piece_bytes == 0,
+                  "cuts lie at piece borders");
         }
     }
     stream = malloc(owner.total);
