@@ -83,7 +83,8 @@ int main(int argc, char **argv)
     (void)printf("decode: %.1f MiB in %.2f ms, %.2f GB/s, %llu wrong elements\n",
                  bytes / 1048576.0, (end - begin) * 1e3, bytes / (end - begin) / 1e9,
                  (unsigned long long)wrong);
-    check(dd_link_close(engine, &target, 1, &result, 3000, false, &err), &err);
+    /* The prompt side ends when its cache is gone, so it may have closed the link before us. */
+    (void)dd_link_close(engine, &target, 1, &result, 3000, false, NULL);
     dd_engine_destroy(engine);
     return wrong == 0 ? 0 : 1;
 }

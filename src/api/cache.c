@@ -71,7 +71,7 @@ static dd_status pin_tensor(dd_engine *engine, int64_t cache, uint32_t device, u
 dd_status dd_cache_addresses(dd_engine *engine, int64_t cache, uint32_t device,
                              uint64_t *addresses, uint32_t tensor_count, dd_error *err)
 {
-    struct ddi_entry *entry;
+    struct ddi_entry *entry = NULL;
     dd_status st = ddi_engine_enter(engine, err);
 
     if (st != DD_OK) {
@@ -124,7 +124,7 @@ dd_status dd_key_remove(dd_engine *engine, const dd_key *key, dd_error *err)
 dd_status dd_view_open(dd_engine *engine, int64_t cache, uint32_t device, uint32_t tensor,
                        dd_view **view, dd_error *err)
 {
-    struct ddi_entry *entry;
+    struct ddi_entry *entry = NULL;
     dd_view *v;
     dd_status st = ddi_engine_enter(engine, err);
 

@@ -83,6 +83,9 @@ static bool is_choice(const char *choices, const char *value)
 {
     size_t len = strlen(value);
 
+    if (strchr(value, '|') != NULL) {
+        return false;
+    }
     for (const char *at = choices; at != NULL; at = strchr(at, '|')) {
         at += at != choices;
         if (len > 0 && strncmp(at, value, len) == 0 && (at[len] == '|' || at[len] == '\0')) {
@@ -108,8 +111,8 @@ static bool parse_fraction(const char *value, double *out)
 {
     char *end;
 
-    if (!isdigit((unsigned char)value[0])) {
-        return false;
+    if (value[0] == '\0' || strspn(value, "0123456789.") != strlen(value)) {
+        return false; /* strtod takes signs, blanks, exponents and hexadecimal, we do not */
     }
     *out = strtod(value, &end);
     return *end == '\0' && *out >= 0.0 && *out <= 1.0;

@@ -1,7 +1,7 @@
 /* Text <-> socket addresses. */
 #include "base/addr.h"
 
-#include <inttypes.h>
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -65,6 +65,39 @@ static dd_status check_port(const char *text, const char *port, dd_error *err)
     return DD_OK;
 }
 
+/* Whether the resolver would take a host for an IPv4 number. It then accepts "127.1", "7" or
+ * "0x7f000001" too, and would dial a host that nobody wrote. */
+static bool looks_like_number(const char *host)
+{
+    const char *label = host;
+
+    while (*label != '\0') {
+        size_t len = strcspn(label, ".");
+        bool is_hex = len > 1 && label[0] == '0' && (label[1] == 'x' || label[1] == 'X');
+        size_t digits = is_hex ? 2 + strspn(label + 2, "0123456789abcdefABCDEF")
+                               : strspn(label, "0123456789");
+
+        if (len > 0 && digits < len) {
+            return false;
+        }
+        label += len;
+        label += *label == '.';
+    }
+    return true;
+}
+
+static dd_status check_host(const char *text, const char *host, dd_error *err)
+{
+    struct in_addr number;
+
+    if (text[0] != '[' && looks_like_number(host) && inet_pton(AF_INET, host, &number) != 1) {
+        return ddi_fail(err, DD_INVALID,
+                        "address \"%.100s\": host \"%.100s\" is no IPv4 address, wanted four "
+                        "numbers like 127.0.0.1", text, host);
+    }
+    return DD_OK;
+}
+
 dd_status ddi_addr_resolve(const char *text, struct ddi_addr *out, size_t max, size_t *count,
                            dd_error *err)
 {
@@ -78,6 +111,9 @@ dd_status ddi_addr_resolve(const char *text, struct ddi_addr *out, size_t max, s
 
     if (st == DD_OK) {
         st = check_port(text, port, err);
+    }
+    if (st == DD_OK) {
+        st = check_host(text, host, err);
     }
     if (st != DD_OK) {
         return st;

@@ -169,6 +169,13 @@ static void on_message(struct ddi_peer *peer, const struct ddi_peer_event *event
     illegal(peer, "message", out);
 }
 
+/* A server that may be told whether to let its client in. */
+static bool is_undecided(const struct ddi_peer *peer)
+{
+    return !peer->is_client &&
+           (peer->state == DDI_PEER_IDLE || peer->state == DDI_PEER_PROBING);
+}
+
 static void on_time(struct ddi_peer *peer, uint64_t now_ns, struct ddi_peer_actions *out)
 {
     uint64_t beat_ns = peer->self->heartbeat_ms * DDI_NS_PER_MS;
@@ -226,7 +233,7 @@ void ddi_peer_step(struct ddi_peer *peer, const struct ddi_peer_event *event, ui
     (void)memset(out, 0, sizeof(*out));
     switch (event->type) {
     case DDI_EV_DIAL:
-        if (peer->state == DDI_PEER_IDLE) {
+        if (peer->is_client && peer->state == DDI_PEER_IDLE) {
             peer->state = DDI_PEER_CONNECTING;
             peer->deadline_ns = event->deadline_ns;
         }
@@ -239,20 +246,22 @@ void ddi_peer_step(struct ddi_peer *peer, const struct ddi_peer_event *event, ui
         }
         break;
     case DDI_EV_ADMIT:
-        if (peer->state == DDI_PEER_IDLE || peer->state == DDI_PEER_PROBING) {
+        if (is_undecided(peer)) {
             (void)memcpy(peer->token, event->token, DDI_TOKEN);
             peer->state = DDI_PEER_GREETING;
             out->send = DDI_WELCOME;
         }
         break;
     case DDI_EV_PROBE:
-        if (peer->state == DDI_PEER_IDLE) {
+        if (is_undecided(peer)) {
             peer->state = DDI_PEER_PROBING;
         }
         break;
     case DDI_EV_DENY:
-        peer->reason = *event->error;
-        refuse(peer, out);
+        if (is_undecided(peer)) {
+            peer->reason = *event->error;
+            refuse(peer, out);
+        }
         break;
     case DDI_EV_CLOSE:
         if (peer->state == DDI_PEER_LINKED) {

@@ -332,7 +332,11 @@ static void serve(struct ddi_served *served, const struct ddi_pull *pull)
     if (!claim(served, pull, job, deadline_ns, others)) {
         ops->sent(owner, job, false);
         ops->end(owner, job);
-        (void)ddi_fail(&err, DD_INVALID, "request names a data connection that is busy or unknown");
+        if (ddi_tcp_is_cut(served->channel, NULL)) {
+            close_served(served); /* the link is ending: the others went first */
+            return;
+        }
+        (void)ddi_fail(&err, DD_NOT_LINKED, "peer lost: another of its data connections is gone");
         refuse(served, &err);
         return;
     }

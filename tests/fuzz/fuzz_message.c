@@ -1,5 +1,5 @@
-/* Proves: decoders never read outside what they are given, and what decodes encodes to the same bytes
- * (HELLO: but for fields that were skipped; texts: but for what was cut or made printable).
+/* Proves: decoders never read outside what they are given, and what decodes encodes to the same
+ * bytes (HELLO: but for fields that were skipped; texts: but for what was cut or made printable).
  *
  * Input: a message, header and body. The body is all that follows the header, whatever its length
  * field says, so that a decoder sees every length. */

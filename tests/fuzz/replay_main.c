@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define MAX_FILES 4096
-#define MAX_INPUT 65536
+#define MAX_BYTES 65536
 #define MUTATIONS 20000 /* in all */
 #define MAX_CHANGES 6
 
@@ -29,7 +29,7 @@ static uint64_t next_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* Read a file, cut at MAX_INPUT. */
+/* Read a file, cut at MAX_BYTES. */
 static bool read_input(struct input *input)
 {
     FILE *file = fopen(input->path, "rb");
@@ -38,9 +38,9 @@ static bool read_input(struct input *input)
         perror(input->path);
         return false;
     }
-    input->bytes = malloc(MAX_INPUT);
+    input->bytes = malloc(MAX_BYTES);
     if (input->bytes != NULL) {
-        input->len = fread(input->bytes, 1, MAX_INPUT, file);
+        input->len = fread(input->bytes, 1, MAX_BYTES, file);
     }
     (void)fclose(file);
     return input->bytes != NULL;
@@ -107,7 +107,7 @@ static size_t mutate(uint8_t *bytes, size_t len, const struct input *other, uint
         return at; /* cut */
     case 3:
         n = next_random(state) % 9; /* grow */
-        if (len + n > MAX_INPUT) {
+        if (len + n > MAX_BYTES) {
             return len;
         }
         for (size_t i = 0; i < n; i++) {
@@ -116,7 +116,7 @@ static size_t mutate(uint8_t *bytes, size_t len, const struct input *other, uint
         return len + n;
     default:
         n = other->len - from; /* splice */
-        if (at + n > MAX_INPUT) {
+        if (at + n > MAX_BYTES) {
             return len;
         }
         (void)memcpy(bytes + at, other->bytes + from, n);
@@ -126,7 +126,7 @@ static size_t mutate(uint8_t *bytes, size_t len, const struct input *other, uint
 
 static bool run_mutations(const struct input *inputs, size_t count)
 {
-    uint8_t *bytes = malloc(MAX_INPUT);
+    uint8_t *bytes = malloc(MAX_BYTES);
     uint64_t state = 1;
 
     if (bytes == NULL) {
@@ -151,8 +151,12 @@ int main(int argc, char **argv)
 {
     struct input *inputs = calloc(MAX_FILES, sizeof(*inputs));
     size_t count = 0;
-    bool is_good = inputs != NULL && argc > 1;
+    bool is_good = inputs != NULL;
 
+    if (argc < 2) {
+        (void)fprintf(stderr, "usage: %s FOLDER ...\n", argv[0]);
+        is_good = false;
+    }
     for (int i = 1; i < argc && is_good; i++) {
         is_good = read_folder(argv[i], inputs, &count);
     }
@@ -173,8 +177,6 @@ int main(int argc, char **argv)
     free(inputs);
     if (is_good) {
         (void)printf("%zu inputs and %d mutations, 0 failures\n", count, MUTATIONS);
-    } else {
-        (void)fprintf(stderr, "usage: %s FOLDER ...\n", argv[0]);
     }
     return is_good ? 0 : 1;
 }

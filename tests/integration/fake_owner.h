@@ -32,8 +32,8 @@ struct fake_owner {
     uint64_t cluster_id;
     enum fake_script script;
     int listener;
-    int control;
-    int data;
+    atomic_int control;
+    atomic_int data;
     char address[64];
     pthread_t thread;
     sem_t resume;

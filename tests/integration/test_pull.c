@@ -244,6 +244,7 @@ TEST(the_listening_side_can_pull_too)
     int64_t dst;
 
     REQUIRE_TRUE(start_pair());
+    RIG_AWAIT(rig_stats(prompt).links == 1);
     src = rig_cache(decoder, 2, 1, 100000, &key, 1);
     dst = rig_cache(prompt, 2, 1, 100000, NULL, 0);
     rig_fill(decoder, src, 2, 100000);

@@ -25,7 +25,6 @@ static const struct ddi_identity server_self = {.cluster_id = SERVER_ID,
                                                 .heartbeat_ms = 1000,
                                                 .handshake_ms = 5000};
 static const uint8_t token[DDI_TOKEN] = "token-of-link-1";
-static const uint8_t no_token[DDI_TOKEN];
 static const struct ddi_hello hello_of_client = {.min_version = DDI_PROTOCOL_MIN,
                                                  .max_version = DDI_PROTOCOL_MAX,
                                                  .cluster_id = CLIENT_ID,
@@ -156,11 +155,15 @@ static struct life peer_in(bool is_client, enum ddi_peer_state state)
     return life;
 }
 
-/* Whether that side ever is in that state. */
-static bool has_state(bool is_client, enum ddi_peer_state state)
-{
-    return state != (is_client ? DDI_PEER_PROBING : DDI_PEER_CONNECTING);
-}
+/* Where a live peer can be. */
+static const struct {
+    bool is_client;
+    enum ddi_peer_state state;
+} live[] = {{true, DDI_PEER_IDLE},     {true, DDI_PEER_CONNECTING}, {true, DDI_PEER_GREETING},
+            {true, DDI_PEER_LINKED},   {true, DDI_PEER_DRAINING},   {false, DDI_PEER_IDLE},
+            {false, DDI_PEER_PROBING}, {false, DDI_PEER_GREETING},  {false, DDI_PEER_LINKED},
+            {false, DDI_PEER_DRAINING}};
+#define LIVE_COUNT (sizeof(live) / sizeof(live[0]))
 
 /* What every end has in common. */
 static void expect_over(const struct life *life, enum ddi_peer_state state, dd_status status,
@@ -186,7 +189,6 @@ TEST(client_goes_from_dial_to_linked)
 {
     struct life life = new_peer(true);
     struct ddi_hello hello;
-    struct ddi_hello welcome = welcome_of_server;
 
     EXPECT_EQ(life.peer.state, DDI_PEER_IDLE);
     EXPECT_EQ(life.peer.cluster_id, SERVER_ID);
@@ -200,15 +202,9 @@ TEST(client_goes_from_dial_to_linked)
     EXPECT_EQ(life.did.send, DDI_HELLO);
     EXPECT_EQ(life.did.wake_ns, START + 3000 * MS);
     ddi_peer_hello(&life.peer, &hello);
-    EXPECT_EQ(hello.min_version, DDI_PROTOCOL_MIN);
-    EXPECT_EQ(hello.max_version, DDI_PROTOCOL_MAX);
-    EXPECT_EQ(hello.cluster_id, CLIENT_ID);
-    EXPECT_EQ(hello.expected_id, SERVER_ID);
-    EXPECT_EQ(hello.role, DD_ROLE_DECODER);
-    EXPECT_EQ(memcmp(hello.generation, client_self.generation, DDI_GENERATION), 0);
-    EXPECT_EQ(memcmp(hello.token, no_token, DDI_TOKEN), 0);
+    EXPECT_EQ(memcmp(&hello, &hello_of_client, sizeof(hello)), 0);
     life.now_ns += 20 * MS;
-    receive_hello(&life, DDI_WELCOME, &welcome);
+    receive_hello(&life, DDI_WELCOME, &welcome_of_server);
     EXPECT_EQ(life.peer.state, DDI_PEER_LINKED);
     EXPECT_EQ(life.did.send, DDI_READY);
     EXPECT_TRUE(life.did.linked && !life.did.close);
@@ -221,12 +217,11 @@ TEST(client_goes_from_dial_to_linked)
 TEST(server_goes_from_hello_to_linked)
 {
     struct life life = new_peer(false);
-    struct ddi_hello hello = hello_of_client;
     struct ddi_hello welcome;
 
     wait_for(&life, 10 * MS);
     EXPECT_EQ(life.did.wake_ns, START + HANDSHAKE);
-    receive_hello(&life, DDI_HELLO, &hello);
+    receive_hello(&life, DDI_HELLO, &hello_of_client);
     EXPECT_TRUE(life.did.ask_admission && !life.did.close);
     EXPECT_EQ(life.did.send, 0);
     EXPECT_EQ(life.peer.cluster_id, CLIENT_ID);
@@ -237,10 +232,7 @@ TEST(server_goes_from_hello_to_linked)
     EXPECT_EQ(life.did.send, DDI_WELCOME);
     EXPECT_EQ(life.did.wake_ns, START + HANDSHAKE);
     ddi_peer_hello(&life.peer, &welcome);
-    EXPECT_EQ(welcome.cluster_id, SERVER_ID);
-    EXPECT_EQ(welcome.expected_id, CLIENT_ID);
-    EXPECT_EQ(welcome.role, DD_ROLE_PROMPT);
-    EXPECT_EQ(memcmp(welcome.token, token, DDI_TOKEN), 0);
+    EXPECT_EQ(memcmp(&welcome, &welcome_of_server, sizeof(welcome)), 0);
     life.now_ns += 10 * MS;
     receive(&life, DDI_READY);
     EXPECT_EQ(life.peer.state, DDI_PEER_LINKED);
@@ -287,7 +279,6 @@ TEST(a_version_that_we_do_not_speak_is_refused)
                                   {DDI_PROTOCOL_MAX + 1, UINT16_MAX},
                                   {0, DDI_PROTOCOL_MIN - 1},
                                   {UINT16_MAX, 0}};
-
     struct ddi_hello hello = hello_of_client;
     struct ddi_hello welcome = welcome_of_server;
     struct life server = new_peer(false);
@@ -316,14 +307,11 @@ TEST(a_version_that_we_do_not_speak_is_refused)
 
 TEST(a_refusal_ends_every_state_with_its_words)
 {
-    struct life life;
+    for (size_t i = 0; i < LIVE_COUNT; i++) {
+        struct life life = peer_in(live[i].is_client, live[i].state);
 
-    for (int i = 0; i < 2 * DDI_PEER_CLOSED; i++) {
-        if (peer_in(&life, i % 2 == 0, (enum ddi_peer_state)(i / 2))) {
-            receive_refusal(&life, "not today");
-            expect_over(&life, DDI_PEER_BROKEN, DD_LINK_FAILED, 0,
-                        "refused by the peer: not today");
-        }
+        receive_refusal(&life, "not today");
+        expect_over(&life, DDI_PEER_BROKEN, DD_LINK_FAILED, 0, "refused by the peer: not today");
     }
 }
 
@@ -332,7 +320,6 @@ TEST(a_probe_admits_or_denies)
     struct life admitted = peer_in(false, DDI_PEER_PROBING);
     struct life denied = peer_in(false, DDI_PEER_PROBING);
     struct life denied_at_once = new_peer(false);
-    struct ddi_hello hello = hello_of_client;
 
     expect_quiet(&admitted);
     EXPECT_EQ(admitted.did.wake_ns, START + HANDSHAKE);
@@ -342,7 +329,7 @@ TEST(a_probe_admits_or_denies)
     EXPECT_TRUE(admitted.did.linked);
     fail(&denied, DDI_EV_DENY, DD_LINK_FAILED, "cluster 7 is linked from x and alive");
     expect_over(&denied, DDI_PEER_BROKEN, DD_LINK_FAILED, DDI_REFUSE, "linked from x and alive");
-    receive_hello(&denied_at_once, DDI_HELLO, &hello);
+    receive_hello(&denied_at_once, DDI_HELLO, &hello_of_client);
     fail(&denied_at_once, DDI_EV_DENY, DD_LINK_IN_PROGRESS, "is being made already");
     expect_over(&denied_at_once, DDI_PEER_BROKEN, DD_LINK_IN_PROGRESS, DDI_REFUSE,
                 "is being made already");
@@ -396,13 +383,11 @@ TEST(a_link_that_drains_still_answers)
 
 TEST(a_lost_connection_ends_every_state)
 {
-    struct life life;
+    for (size_t i = 0; i < LIVE_COUNT; i++) {
+        struct life life = peer_in(live[i].is_client, live[i].state);
 
-    for (int i = 0; i < 2 * DDI_PEER_CLOSED; i++) {
-        if (peer_in(&life, i % 2 == 0, (enum ddi_peer_state)(i / 2))) {
-            fail(&life, DDI_EV_LOST, DD_NOT_LINKED, "peer lost: reset");
-            expect_over(&life, DDI_PEER_BROKEN, DD_NOT_LINKED, 0, "peer lost: reset");
-        }
+        fail(&life, DDI_EV_LOST, DD_NOT_LINKED, "peer lost: reset");
+        expect_over(&life, DDI_PEER_BROKEN, DD_NOT_LINKED, 0, "peer lost: reset");
     }
 }
 
@@ -512,7 +497,7 @@ TEST(each_state_ends_at_its_deadline)
 }
 
 /* Whether this message has a meaning for that side in that state. */
-static bool is_legal(bool is_client, enum ddi_peer_state state, enum ddi_message_type message)
+static bool is_legal(bool is_client, enum ddi_peer_state state, int message)
 {
     switch (state) {
     case DDI_PEER_IDLE:
@@ -530,20 +515,17 @@ static bool is_legal(bool is_client, enum ddi_peer_state state, enum ddi_message
 
 TEST(any_other_message_breaks_the_link)
 {
-    struct ddi_hello hello = welcome_of_server;
+    for (size_t i = 0; i < LIVE_COUNT; i++) {
+        for (int message = 0; message <= DDI_DIAL + 1; message++) {
+            struct life life = peer_in(live[i].is_client, live[i].state);
 
-    for (int i = 0; i < 2 * DDI_PEER_CLOSED * (DDI_DIAL + 2); i++) {
-        enum ddi_peer_state state = (enum ddi_peer_state)(i / 2 % DDI_PEER_CLOSED);
-        enum ddi_message_type message = (enum ddi_message_type)(i / 2 / DDI_PEER_CLOSED);
-        struct life life;
-
-        if (message == DDI_REFUSE || is_legal(i % 2 == 0, state, message) ||
-            !peer_in(&life, i % 2 == 0, state)) {
-            continue;
+            if (message == DDI_REFUSE || is_legal(live[i].is_client, live[i].state, message)) {
+                continue;
+            }
+            receive_hello(&life, (enum ddi_message_type)message, &welcome_of_server);
+            expect_over(&life, DDI_PEER_BROKEN, DD_LINK_FAILED, 0, "unexpected ");
+            EXPECT_CONTAINS(life.peer.reason.text, ddi_peer_state_name(live[i].state));
         }
-        receive_hello(&life, message, &hello);
-        expect_over(&life, DDI_PEER_BROKEN, DD_LINK_FAILED, 0, "unexpected ");
-        EXPECT_CONTAINS(life.peer.reason.text, ddi_peer_state_name(state));
     }
 }
 
@@ -551,10 +533,9 @@ TEST(any_other_message_breaks_the_link)
 TEST(what_is_over_stays_over_and_silent)
 {
     const dd_error late = {.status = DD_LINK_FAILED, .text = "came late"};
-    const struct ddi_hello hello = hello_of_client;
     const struct ddi_refusal refusal = {.status = DD_FAILED, .text = "came late"};
     struct ddi_peer_event event = {
-        .hello = &hello, .refusal = &refusal, .token = token, .error = &late};
+        .hello = &hello_of_client, .refusal = &refusal, .token = token, .error = &late};
 
     for (int i = 0; i < 4 * (DDI_EV_TIME + 1) * (DDI_DIAL + 1); i++) {
         enum ddi_peer_state state = i / 2 % 2 == 0 ? DDI_PEER_CLOSED : DDI_PEER_BROKEN;
@@ -576,19 +557,19 @@ TEST(what_is_over_stays_over_and_silent)
 TEST(neither_side_takes_steps_of_the_other)
 {
     const dd_error err = {.status = DD_LINK_FAILED, .text = "denied"};
-    struct life life = new_peer(false);
+    struct life server = new_peer(false);
 
-    step(&life, (struct ddi_peer_event){.type = DDI_EV_DIAL, .deadline_ns = START + MS});
-    EXPECT_TRUE(life.peer.state != DDI_PEER_CONNECTING);
-    for (int type = DDI_EV_ADMIT; type <= DDI_EV_DENY; type++) {
-        for (int state = DDI_PEER_IDLE; state <= DDI_PEER_DRAINING; state++) {
-            if (peer_in(&life, true, (enum ddi_peer_state)state)) {
-                step(&life, (struct ddi_peer_event){.type = (enum ddi_peer_event_type)type,
-                                                    .token = token,
-                                                    .error = &err});
-                EXPECT_TRUE((int)life.peer.state == state || life.peer.state == DDI_PEER_BROKEN);
-                EXPECT_EQ(life.did.send, 0);
-            }
+    step(&server, (struct ddi_peer_event){.type = DDI_EV_DIAL, .deadline_ns = START + MS});
+    EXPECT_TRUE(server.peer.state != DDI_PEER_CONNECTING);
+    for (size_t i = 0; i < LIVE_COUNT && live[i].is_client; i++) {
+        for (int type = DDI_EV_ADMIT; type <= DDI_EV_DENY; type++) {
+            struct life client = peer_in(true, live[i].state);
+            struct ddi_peer_event event = {
+                .type = (enum ddi_peer_event_type)type, .token = token, .error = &err};
+
+            step(&client, event);
+            EXPECT_TRUE(client.peer.state == live[i].state || client.peer.state == DDI_PEER_BROKEN);
+            EXPECT_EQ(client.did.send, 0);
         }
     }
 }

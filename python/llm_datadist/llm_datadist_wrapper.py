@@ -1,0 +1,33 @@
+"""Status numbers, as module constants."""
+
+from llm_datadist.status import LLMStatusCode as _Code
+
+kSuccess = int(_Code.LLM_SUCCESS)
+kFailed = int(_Code.LLM_FAILED)
+kParamInvalid = int(_Code.LLM_PARAM_INVALID)
+kWaitProcessTimeout = int(_Code.LLM_WAIT_PROCESS_TIMEOUT)
+kKvCacheNotExist = int(_Code.LLM_KV_CACHE_NOT_EXIST)
+kRepeatRequest = int(_Code.LLM_REPEAT_REQUEST)
+kRequestAlreadyCompleted = int(_Code.LLM_REQUEST_ALREADY_COMPLETED)
+kEngineFinalized = int(_Code.LLM_ENGINE_FINALIZED)
+kNotYetLink = int(_Code.LLM_NOT_YET_LINK)
+kAlreadyLink = int(_Code.LLM_ALREADY_LINK)
+kLinKFailed = int(_Code.LLM_LINK_FAILED)  # spelled so by the interface we follow
+kUnlinkFailed = int(_Code.LLM_UNLINK_FAILED)
+kNotifyPromptUnlinkFailed = int(_Code.LLM_NOTIFY_PROMPT_UNLINK_FAILED)
+kClusterNumExceedLimit = int(_Code.LLM_CLUSTER_NUM_EXCEED_LIMIT)
+kProcessingLink = int(_Code.LLM_PROCESSING_LINK)
+kDeviceOutOfMemory = int(_Code.LLM_DEVICE_OUT_OF_MEMORY)
+kPrefixAlreadyExist = int(_Code.LLM_PREFIX_ALREADY_EXIST)
+kPrefixNotExist = int(_Code.LLM_PREFIX_NOT_EXIST)
+kSeqLenOverLimit = int(_Code.LLM_SEQ_LENOVERLIMIT)
+kNoFreeBlock = int(_Code.LLM_NO_FREE_BLOCK)
+kBlocksOutOfMemory = int(_Code.LLM_BLOCKS_OUT_OF_MEMORY)
+kExistLink = int(_Code.LLM_EXIST_LINK)
+kFeatureNotEnabled = int(_Code.LLM_FEATURE_NOT_ENABLED)
+kTimeout = int(_Code.LLM_TIMEOUT)
+kLinkBusy = int(_Code.LLM_LINK_BUSY)
+kOutOfMemory = int(_Code.LLM_OUT_OF_MEMORY)
+kDeviceMemError = int(_Code.LLM_DEVICE_MEM_ERROR)
+kLLMSuspectRemoteError = int(_Code.LLM_SUSPECT_REMOTE_ERROR)
+kUnknownError = int(_Code.LLM_UNKNOWN_ERROR)
