@@ -111,7 +111,7 @@ static bool parse_fraction(const char *value, double *out)
 {
     char *end;
 
-    if (value[0] == '\0' || strspn(value, "0123456789.") != strlen(value)) {
+    if (!isdigit((unsigned char)value[0]) || strspn(value, "0123456789.") != strlen(value)) {
         return false; /* strtod takes signs, blanks, exponents and hexadecimal, we do not */
     }
     *out = strtod(value, &end);

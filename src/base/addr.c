@@ -86,11 +86,16 @@ static bool looks_like_number(const char *host)
     return true;
 }
 
-static dd_status check_host(const char *text, const char *host, dd_error *err)
+static bool is_strange_number(const char *host)
 {
     struct in_addr number;
 
-    if (text[0] != '[' && looks_like_number(host) && inet_pton(AF_INET, host, &number) != 1) {
+    return looks_like_number(host) && inet_pton(AF_INET, host, &number) != 1;
+}
+
+static dd_status check_host(const char *text, const char *host, dd_error *err)
+{
+    if (text[0] != '[' && is_strange_number(host)) {
         return ddi_fail(err, DD_INVALID,
                         "address \"%.100s\": host \"%.100s\" is no IPv4 address, wanted four "
                         "numbers like 127.0.0.1", text, host);
@@ -146,7 +151,7 @@ dd_status ddi_addr_host(const char *text, struct ddi_addr *out, dd_error *err)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
     struct addrinfo *list = NULL;
 
-    if (getaddrinfo(text, NULL, &hints, &list) != 0) {
+    if (is_strange_number(text) || getaddrinfo(text, NULL, &hints, &list) != 0) {
         return ddi_fail(err, DD_INVALID, "local address \"%.100s\": wanted a numeric host without "
                                          "port", text);
     }

@@ -33,6 +33,7 @@ static void take_hello(struct ddi_peer *peer, const struct ddi_hello *hello)
 static bool version_fits(struct ddi_peer *peer, const struct ddi_hello *hello)
 {
     if (hello->min_version <= DDI_PROTOCOL_MAX && hello->max_version >= DDI_PROTOCOL_MIN) {
+        peer->version = (uint16_t)ddi_min_u64(hello->max_version, DDI_PROTOCOL_MAX);
         return true;
     }
     (void)ddi_fail(&peer->reason, DD_LINK_FAILED,
@@ -291,8 +292,8 @@ void ddi_peer_step(struct ddi_peer *peer, const struct ddi_peer_event *event, ui
 void ddi_peer_hello(const struct ddi_peer *peer, struct ddi_hello *out)
 {
     (void)memset(out, 0, sizeof(*out));
-    out->min_version = DDI_PROTOCOL_MIN;
-    out->max_version = DDI_PROTOCOL_MAX;
+    out->min_version = peer->is_client ? DDI_PROTOCOL_MIN : peer->version;
+    out->max_version = peer->is_client ? DDI_PROTOCOL_MAX : peer->version;
     out->cluster_id = peer->self->cluster_id;
     out->expected_id = peer->is_client ? peer->expected_id : peer->cluster_id;
     out->role = peer->self->role;

@@ -39,6 +39,7 @@ struct ddi_peer {
     uint64_t expected_id;            /* client: whom we dial */
     /* From HELLO or WELCOME. */
     uint64_t cluster_id;
+    uint16_t version; /* that both speak */
     uint8_t role;
     uint8_t generation[DDI_GENERATION];
     uint8_t token[DDI_TOKEN]; /* made by the server, proves data connections */

@@ -7,6 +7,7 @@
 #include "base/sock.h"
 #include "transport/tcp_channel.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -190,7 +191,8 @@ static dd_status check_end(struct part *part, const uint8_t *end)
         return bad_reply(part, "no END behind the bytes");
     }
     if (status != DD_OK) {
-        return ddi_fail(&part->err, status, "%s: the source was withdrawn while it was pulled",
+        /* Whatever number the peer sends, this is what it means here. */
+        return ddi_fail(&part->err, DD_NO_CACHE, "%s: the source was withdrawn while it was pulled",
                         part->transfer->channel->name);
     }
     return DD_OK;
@@ -333,6 +335,7 @@ static dd_status send_request(struct transfer *transfer)
         }
     }
     n = ddi_encode_pull(bytes, n > sizeof(small) ? n : sizeof(small), transfer->id, pull);
+    assert(n > 0); /* the limits were checked where the request was made */
     st = ddi_sock_send(own->stream->fd, bytes, n, transfer->fetch->deadline_ns, &code);
     if (bytes != small) {
         free(bytes);

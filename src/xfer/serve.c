@@ -40,6 +40,7 @@ static dd_status plan_slice(const struct ddi_desc *desc, const struct ddi_pull *
                             pull->piece_count, pull->block_bytes, desc->slice_bytes, pieces);
         }
         offset = 0;
+        input->piece_bytes = pull->block_bytes; /* both sides cut the stream at the same places */
         bytes = pull->piece_count == pieces ? desc->slice_bytes
                                             : pull->piece_count * pull->block_bytes;
     }

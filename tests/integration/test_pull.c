@@ -158,6 +158,33 @@ TEST(a_contiguous_source_is_cut_into_blocks_with_a_short_tail)
     stop_pair();
 }
 
+TEST(pieces_over_several_connections_are_whole)
+{
+    enum { BLOCK = 1000000, BYTES = 10500000, PIECES = 11 };
+    dd_key key = rig_key(DD_KEY_PREFIX, 5);
+    dd_source source = rig_source(PROMPT, DD_KEY_PREFIX, 5);
+    uint64_t to[PIECES];
+    dd_blocks blocks = {.size = sizeof(blocks), .dst = to, .count = PIECES};
+    dd_error err = {0};
+    int64_t src;
+    int64_t dst;
+
+    REQUIRE_TRUE(start_pair());
+    src = rig_cache(prompt, 2, 1, BYTES, &key, 1);
+    dst = rig_cache(decoder, 2, PIECES, BLOCK, NULL, 0);
+    rig_fill(prompt, src, 2, BYTES);
+    for (uint64_t i = 0; i < PIECES; i++) {
+        to[i] = i * 3 % PIECES;
+    }
+    EXPECT_OK(dd_pull_blocks(decoder, &source, dst, &blocks, &err));
+    for (uint64_t i = 0; i < PIECES; i++) {
+        uint64_t bytes = i == PIECES - 1 ? BYTES % BLOCK : BLOCK;
+
+        EXPECT_EQ(count_wrong(dst, 2, to[i] * BLOCK, i * BLOCK, bytes), 0);
+    }
+    stop_pair();
+}
+
 TEST(layer_ranges_change_exactly_their_layers)
 {
     enum { BYTES = 64 };
@@ -303,6 +330,7 @@ CHECK_MAIN(RUN(a_pull_brings_every_byte_and_uses_the_key_up)
            RUN(scattered_blocks_go_where_they_belong)
            RUN(a_large_pull_over_several_connections_is_whole)
            RUN(a_contiguous_source_is_cut_into_blocks_with_a_short_tail)
+           RUN(pieces_over_several_connections_are_whole)
            RUN(layer_ranges_change_exactly_their_layers)
            RUN(block_sizes_that_differ_are_refused_with_both)
            RUN(a_destination_that_is_gone_is_told_before_the_link)

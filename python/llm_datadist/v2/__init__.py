@@ -1,0 +1,1 @@
+"""Module paths that other code imports from."""
