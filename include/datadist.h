@@ -50,17 +50,17 @@ extern "C" {
 typedef uint32_t dd_status;
 
 #define DD_OK UINT32_C(0)
-#define DD_FAILED UINT32_C(0xFFFFFFFF)           /* none of the reasons below */
-#define DD_NO_CACHE UINT32_C(0x5010B002)         /* cache or key unknown, freed or used up */
-#define DD_REPEATED UINT32_C(0x5010B003)         /* same cluster twice in one call */
-#define DD_COMPLETED UINT32_C(0x5010B004)        /* request already completed */
-#define DD_INVALID UINT32_C(0x5010B005)          /* an argument, named in the text */
-#define DD_FINALIZED UINT32_C(0x5010B006)        /* engine not started, or stopped */
-#define DD_NOT_LINKED UINT32_C(0x5010B007)       /* no link to that cluster, or lost: "peer lost" */
+#define DD_FAILED UINT32_C(0xFFFFFFFF)     /* none of the reasons below */
+#define DD_NO_CACHE UINT32_C(0x5010B002)   /* cache or key unknown, freed or used up */
+#define DD_REPEATED UINT32_C(0x5010B003)   /* same cluster twice in one call */
+#define DD_COMPLETED UINT32_C(0x5010B004)  /* request already completed */
+#define DD_INVALID UINT32_C(0x5010B005)    /* an argument, named in the text */
+#define DD_FINALIZED UINT32_C(0x5010B006)  /* engine not started, or stopped */
+#define DD_NOT_LINKED UINT32_C(0x5010B007) /* no link to that cluster, or lost: "peer lost" */
 #define DD_ALREADY_LINKED UINT32_C(0x5010B008)
-#define DD_LINK_FAILED UINT32_C(0x5010B009)      /* unreachable, refused, or wrong peer */
+#define DD_LINK_FAILED UINT32_C(0x5010B009) /* unreachable, refused, or wrong peer */
 #define DD_UNLINK_FAILED UINT32_C(0x5010B00A)
-#define DD_PEER_NOT_TOLD UINT32_C(0x5010B00B)    /* unlinked here, the peer could not be told */
+#define DD_PEER_NOT_TOLD UINT32_C(0x5010B00B) /* unlinked here, the peer could not be told */
 #define DD_TOO_MANY_CLUSTERS UINT32_C(0x5010B00C)
 #define DD_LINK_IN_PROGRESS UINT32_C(0x5010B00D) /* a link or unlink of this cluster is running */
 #define DD_PREFIX_EXISTS UINT32_C(0x5010B00F)
@@ -68,9 +68,9 @@ typedef uint32_t dd_status;
 #define DD_TOO_LONG UINT32_C(0x5010B011)
 #define DD_NO_FREE_BLOCK UINT32_C(0x5010B012)
 #define DD_BLOCKS_NO_MEMORY UINT32_C(0x5010B013)
-#define DD_KEY_EXISTS UINT32_C(0x5010B015)       /* the key names another live cache */
+#define DD_KEY_EXISTS UINT32_C(0x5010B015) /* the key names another live cache */
 #define DD_LINKS_EXIST UINT32_C(0x5010B018)
-#define DD_NOT_ENABLED UINT32_C(0x5010B019)      /* feature not enabled */
+#define DD_NOT_ENABLED UINT32_C(0x5010B019) /* feature not enabled */
 #define DD_TIMEOUT UINT32_C(0x5010B01A)
 #define DD_LINK_BUSY UINT32_C(0x5010B01B)
 #define DD_NO_MEMORY UINT32_C(0x5010B01C)
@@ -325,14 +325,14 @@ typedef struct dd_layers {
 /* Which part of a contiguous cache is pulled, and where it goes. All zero: everything, to batch 0. */
 typedef struct dd_slice {
     size_t size;
-    uint64_t bytes;             /* of every tensor; 0: destination's batch slice less dst_offset */
-    uint64_t src_offset;        /* bytes, inside the source's batch slice */
-    uint64_t dst_offset;        /* bytes, inside the destination's batch slice */
+    uint64_t bytes;      /* of every tensor; 0: destination's batch slice less dst_offset */
+    uint64_t src_offset; /* bytes, inside the source's batch slice */
+    uint64_t dst_offset; /* bytes, inside the destination's batch slice */
     uint32_t dst_batch;
     uint32_t tensors_per_layer; /* 0: 2, a key and a value tensor */
     dd_layers src_layers;
     dd_layers dst_layers;
-    bool keep_key;              /* do not use up a request key */
+    bool keep_key; /* do not use up a request key */
 } dd_slice;
 
 /* Pull a batch slice of a peer's cache into a batch slice of `cache`.
@@ -376,17 +376,17 @@ DD_API dd_status dd_pull_blocks(dd_engine *engine, const dd_source *source, int6
 /* Counters since start and present levels. A snapshot; fields need not fit each other exactly. */
 typedef struct dd_stats {
     size_t size;
-    uint64_t links;             /* linked peers now */
-    uint64_t caches;            /* entries now, freed ones that keys or transfers hold included */
-    uint64_t keys;              /* valid keys now */
-    uint64_t pins;              /* caches in use by transfers now */
-    uint64_t pulls;             /* pulls that succeeded here */
+    uint64_t links;  /* linked peers now */
+    uint64_t caches; /* entries now, freed ones that keys or transfers hold included */
+    uint64_t keys;   /* valid keys now */
+    uint64_t pins;   /* caches in use by transfers now */
+    uint64_t pulls;  /* pulls that succeeded here */
     uint64_t pulls_failed;
-    uint64_t bytes_pulled;      /* by pulls that succeeded */
-    uint64_t serves;            /* requests of peers that were served to the last byte */
+    uint64_t bytes_pulled; /* by pulls that succeeded */
+    uint64_t serves;       /* requests of peers that were served to the last byte */
     uint64_t serves_failed;
     uint64_t bytes_served;
-    uint64_t pool_limit_bytes;  /* most the pool may use; 0: no limit set */
+    uint64_t pool_limit_bytes; /* most the pool may use; 0: no limit set */
     uint64_t pool_used_bytes;
     uint64_t pool_peak_bytes;
     uint64_t pool_largest_free; /* largest tensor that fits without growing */

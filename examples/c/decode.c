@@ -52,9 +52,10 @@ int main(int argc, char **argv)
                                 .placement = DD_DEVICE,
                                 .dim_count = 4,
                                 .dims = dims};
-    const dd_source source = {.size = sizeof(source),
-                              .cluster_id = PROMPT_CLUSTER,
-                              .key = {.size = sizeof(dd_key), .kind = DD_KEY_REQUEST, .id = REQUEST_ID}};
+    const dd_source source = {
+        .size = sizeof(source),
+        .cluster_id = PROMPT_CLUSTER,
+        .key = {.size = sizeof(dd_key), .kind = DD_KEY_REQUEST, .id = REQUEST_ID}};
     dd_target target = {.size = sizeof(target), .cluster_id = PROMPT_CLUSTER};
     const double bytes = 2.0 * TENSORS * TOKENS * HEADS * HEAD_SIZE;
     dd_engine *engine;
@@ -80,9 +81,8 @@ int main(int argc, char **argv)
     check(dd_pull(engine, &source, cache, NULL, &err), &err);
     end = seconds();
     wrong = count_wrong(engine, cache);
-    (void)printf("decode: %.1f MiB in %.2f ms, %.2f GB/s, %llu wrong elements\n",
-                 bytes / 1048576.0, (end - begin) * 1e3, bytes / (end - begin) / 1e9,
-                 (unsigned long long)wrong);
+    (void)printf("decode: %.1f MiB in %.2f ms, %.2f GB/s, %llu wrong elements\n", bytes / 1048576.0,
+                 (end - begin) * 1e3, bytes / (end - begin) / 1e9, (unsigned long long)wrong);
     /* The prompt side ends when its cache is gone, so it may have closed the link before us. */
     (void)dd_link_close(engine, &target, 1, &result, 3000, false, NULL);
     dd_engine_destroy(engine);

@@ -15,7 +15,8 @@ static const int64_t dims[4] = {1, TOKENS, HEADS, HEAD_SIZE}; /* batch, tokens, 
 /* The 16-bit element at `index` of `tensor`. */
 static inline uint16_t pattern(uint32_t tensor, uint64_t index)
 {
-    uint64_t mixed = (index + 1) * UINT64_C(0x9E3779B97F4A7C15) + tensor * UINT64_C(0xD1B54A32D192ED03);
+    uint64_t mixed = (index + 1) * UINT64_C(0x9E3779B97F4A7C15) +
+                     tensor * UINT64_C(0xD1B54A32D192ED03);
 
     return (uint16_t)(mixed >> 48);
 }

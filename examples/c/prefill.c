@@ -65,8 +65,7 @@ int main(int argc, char **argv)
         check(dd_stats_get(engine, &stats, &err), &err);
     } while (stats.keys > 0);
     (void)printf("prefill: %.1f MiB were pulled, memory is free again: %llu bytes in use\n",
-                 (double)stats.bytes_served / 1048576.0,
-                 (unsigned long long)stats.pool_used_bytes);
+                 (double)stats.bytes_served / 1048576.0, (unsigned long long)stats.pool_used_bytes);
     dd_engine_destroy(engine);
     return 0;
 }

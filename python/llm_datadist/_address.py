@@ -11,10 +11,9 @@ import socket
 from typing import Union
 
 from llm_datadist.status import LLMException, LLMStatusCode
+from llm_datadist.utils.utils import UINT16_MAX
 
 Ip = Union[int, str]
-
-_PORT_MAX = 65535
 
 
 def trans_str_ip(ip: str) -> Ip:
@@ -60,9 +59,9 @@ def parse_listen_ip_info(text: str) -> tuple:
     host, port = parts
     if not (port.isascii() and port.isdigit()):
         raise ValueError(f"listen address {text!r}: port {port!r} is not a number")
-    if int(port) > _PORT_MAX:
+    if int(port) > UINT16_MAX:
         raise LLMException(
-            f"listen address {text!r}: port {port} is above {_PORT_MAX}",
+            f"listen address {text!r}: port {port} is above {UINT16_MAX}",
             status_code=LLMStatusCode.LLM_PARAM_INVALID,
         )
     return host, int(port)

@@ -142,7 +142,7 @@ def _check_fraction(name, value):
 def _check_cluster_info(name, value):
     check_isinstance(name, value, str)
     if value:
-        json.loads(value)
+        _cluster_info_text(value)
 
 
 def _check_link_total_time(name, value):
@@ -166,8 +166,9 @@ def _flag_text(value) -> str:
 
 def _cluster_info_text(value) -> str:
     info = json.loads(value)
+    raise_if_false(isinstance(info, dict), f"cluster_info is {value}, wanted a JSON object")
     for entry in info.get("listen_ip_info", ()):
-        if isinstance(entry.get("ip"), str):
+        if isinstance(entry, dict) and isinstance(entry.get("ip"), str):
             entry["ip"] = trans_str_ip(entry["ip"])
     return json.dumps(info)
 

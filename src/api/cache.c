@@ -14,11 +14,13 @@ static dd_status check_alloc(const dd_cache_desc *desc, const dd_key *keys, size
 {
     if (desc == NULL || cache == NULL || (keys == NULL && key_count > 0)) {
         return ddi_fail(err, DD_INVALID, "%s is NULL",
-                        desc == NULL ? "desc" : cache == NULL ? "cache" : "keys");
+                        desc == NULL    ? "desc"
+                        : cache == NULL ? "cache"
+                                        : "keys");
     }
     for (size_t i = 0; i < key_count; i++) {
-        dd_status st = ddi_engine_check_size(keys[i].size, sizeof(dd_key), sizeof(dd_key),
-                                             "key", err);
+        dd_status st = ddi_engine_check_size(keys[i].size, sizeof(dd_key), sizeof(dd_key), "key",
+                                             err);
 
         if (st != DD_OK) {
             return st;
@@ -68,8 +70,8 @@ static dd_status pin_tensor(dd_engine *engine, int64_t cache, uint32_t device, u
     return DD_OK;
 }
 
-dd_status dd_cache_addresses(dd_engine *engine, int64_t cache, uint32_t device,
-                             uint64_t *addresses, uint32_t tensor_count, dd_error *err)
+dd_status dd_cache_addresses(dd_engine *engine, int64_t cache, uint32_t device, uint64_t *addresses,
+                             uint32_t tensor_count, dd_error *err)
 {
     struct ddi_entry *entry = NULL;
     dd_status st = ddi_engine_enter(engine, err);
@@ -111,9 +113,8 @@ dd_status dd_key_remove(dd_engine *engine, const dd_key *key, dd_error *err)
     if (st != DD_OK) {
         return st;
     }
-    st = key == NULL
-             ? ddi_fail(err, DD_INVALID, "key is NULL")
-             : ddi_engine_check_size(key->size, sizeof(*key), sizeof(*key), "key", err);
+    st = key == NULL ? ddi_fail(err, DD_INVALID, "key is NULL")
+                     : ddi_engine_check_size(key->size, sizeof(*key), sizeof(*key), "key", err);
     if (st == DD_OK) {
         st = ddi_table_remove_key(engine->xfer.table, key, err);
     }

@@ -291,9 +291,9 @@ dd_status dd_stats_get(dd_engine *engine, dd_stats *stats, dd_error *err)
     if (st != DD_OK) {
         return st;
     }
-    st = stats == NULL ? ddi_fail(err, DD_INVALID, "stats is NULL")
-                       : ddi_engine_check_size(stats->size, sizeof(size_t), sizeof(all), "stats",
-                                               err);
+    st = stats == NULL
+             ? ddi_fail(err, DD_INVALID, "stats is NULL")
+             : ddi_engine_check_size(stats->size, sizeof(size_t), sizeof(all), "stats", err);
     if (st == DD_OK) {
         counters = &engine->xfer.counters;
         ddi_pool_stats(engine->pool, &pool);

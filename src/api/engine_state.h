@@ -9,11 +9,16 @@
 
 #include <stdatomic.h>
 
-enum ddi_engine_phase { DDI_ENGINE_NEW, DDI_ENGINE_RUNNING, DDI_ENGINE_STOPPING, DDI_ENGINE_STOPPED };
+enum ddi_engine_phase {
+    DDI_ENGINE_NEW,
+    DDI_ENGINE_RUNNING,
+    DDI_ENGINE_STOPPING,
+    DDI_ENGINE_STOPPED
+};
 
 struct dd_engine {
-    uint64_t cluster_id; /* constant */
-    dd_role role;        /* constant */
+    uint64_t cluster_id;      /* constant */
+    dd_role role;             /* constant */
     struct ddi_config config; /* constant once running */
     struct ddi_log log;       /* constant once running */
     atomic_int phase;         /* enum ddi_engine_phase; changed under mu */

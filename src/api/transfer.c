@@ -8,12 +8,13 @@ static dd_status check_targets(const dd_target *targets, size_t n, const dd_stat
 {
     if (targets == NULL || results == NULL || n == 0) {
         return ddi_fail(err, DD_INVALID, "%s",
-                        n == 0 ? "no targets: n is 0"
-                               : targets == NULL ? "targets is NULL" : "results is NULL");
+                        n == 0            ? "no targets: n is 0"
+                        : targets == NULL ? "targets is NULL"
+                                          : "results is NULL");
     }
     for (size_t i = 0; i < n; i++) {
-        dd_status st = ddi_engine_check_size(targets[i].size, sizeof(dd_target),
-                                             sizeof(dd_target), "target", err);
+        dd_status st = ddi_engine_check_size(targets[i].size, sizeof(dd_target), sizeof(dd_target),
+                                             "target", err);
 
         if (st != DD_OK) {
             return st;
@@ -73,8 +74,8 @@ static dd_status check_source(const dd_source *source, dd_error *err)
     return ddi_engine_check_size(source->size, sizeof(*source), sizeof(*source), "source", err);
 }
 
-dd_status dd_pull(dd_engine *engine, const dd_source *source, int64_t cache,
-                  const dd_slice *slice, dd_error *err)
+dd_status dd_pull(dd_engine *engine, const dd_source *source, int64_t cache, const dd_slice *slice,
+                  dd_error *err)
 {
     static const dd_slice whole = {.size = sizeof(whole)};
     dd_status st = ddi_engine_enter(engine, err);

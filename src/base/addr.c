@@ -37,8 +37,10 @@ static dd_status split(const char *text, char *host, size_t host_size, const cha
     }
     len = (size_t)(end - begin);
     if (len == 0 || len >= host_size) {
-        return ddi_fail(err, DD_INVALID, "address \"%.100s\": host has %zu characters, wanted 1 to "
-                                         "%zu", text, len, host_size - 1);
+        return ddi_fail(err, DD_INVALID,
+                        "address \"%.100s\": host has %zu characters, wanted 1 to "
+                        "%zu",
+                        text, len, host_size - 1);
     }
     (void)memcpy(host, begin, len);
     host[len] = '\0';
@@ -95,10 +97,17 @@ static bool is_strange_number(const char *host)
 
 static dd_status check_host(const char *text, const char *host, dd_error *err)
 {
+    for (const char *at = host; *at != '\0'; at++) {
+        if (*at <= ' ') {
+            return ddi_fail(err, DD_INVALID, "address \"%.100s\": blank in host \"%.100s\"", text,
+                            host);
+        }
+    }
     if (text[0] != '[' && is_strange_number(host)) {
         return ddi_fail(err, DD_INVALID,
                         "address \"%.100s\": host \"%.100s\" is no IPv4 address, wanted four "
-                        "numbers like 127.0.0.1", text, host);
+                        "numbers like 127.0.0.1",
+                        text, host);
     }
     return DD_OK;
 }
@@ -152,8 +161,10 @@ dd_status ddi_addr_host(const char *text, struct ddi_addr *out, dd_error *err)
     struct addrinfo *list = NULL;
 
     if (is_strange_number(text) || getaddrinfo(text, NULL, &hints, &list) != 0) {
-        return ddi_fail(err, DD_INVALID, "local address \"%.100s\": wanted a numeric host without "
-                                         "port", text);
+        return ddi_fail(err, DD_INVALID,
+                        "local address \"%.100s\": wanted a numeric host without "
+                        "port",
+                        text);
     }
     (void)memset(out, 0, sizeof(*out));
     (void)memcpy(&out->storage, list->ai_addr, list->ai_addrlen);

@@ -36,14 +36,15 @@ dd_status ddi_sock_listen(const struct ddi_addr *addr, const char *shown, int *f
         (void)close(sock);
         return ddi_fail_system(err, DD_FAILED, code,
                                "cannot listen at %s (option datadist.listen, llm.listenIpInfo in "
-                               "Python; port 0 takes a free one)", shown);
+                               "Python; port 0 takes a free one)",
+                               shown);
     }
     *fd = sock;
     return DD_OK;
 }
 
-dd_status ddi_sock_dial(const struct ddi_addr *addr, const struct ddi_addr *local,
-                        bool *local_used, int *fd, dd_error *err)
+dd_status ddi_sock_dial(const struct ddi_addr *addr, const struct ddi_addr *local, bool *local_used,
+                        int *fd, dd_error *err)
 {
     char text[DDI_ADDR_TEXT];
     int sock = open_socket(addr);
@@ -129,8 +130,7 @@ dd_status ddi_sock_wait(int fd, short events, uint64_t deadline_ns)
     return n > 0 ? DD_OK : DD_TIMEOUT;
 }
 
-dd_status ddi_sock_send(int fd, const void *data, size_t n, uint64_t deadline_ns,
-                        int *system_error)
+dd_status ddi_sock_send(int fd, const void *data, size_t n, uint64_t deadline_ns, int *system_error)
 {
     const uint8_t *at = data;
 

@@ -16,8 +16,8 @@ dd_status ddi_sock_listen(const struct ddi_addr *addr, const char *shown, int *f
 /* Begin to connect; `local` may be NULL. DD_OK: connected or on the way, wait for writability and
  * ask ddi_sock_connected. A local address that this host does not have is left out, *local_used
  * says so. Fails: DD_LINK_FAILED. */
-dd_status ddi_sock_dial(const struct ddi_addr *addr, const struct ddi_addr *local,
-                        bool *local_used, int *fd, dd_error *err);
+dd_status ddi_sock_dial(const struct ddi_addr *addr, const struct ddi_addr *local, bool *local_used,
+                        int *fd, dd_error *err);
 dd_status ddi_sock_connected(int fd, const struct ddi_addr *addr, dd_error *err);
 
 /* Small messages leave at once; congestion control by name, "" for the system's. */

@@ -76,8 +76,8 @@ static dd_status commit(const struct ddi_region *region, uint64_t offset, uint64
         rc = fallocate(region->fd, 0, (off_t)offset, (off_t)len);
     } while (rc != 0 && errno == EINTR);
     if (rc != 0) {
-        return ddi_fail_system(err, DD_NO_MEMORY, errno, "the system has no %" PRIu64
-                                                         " bytes of memory", len);
+        return ddi_fail_system(err, DD_NO_MEMORY, errno,
+                               "the system has no %" PRIu64 " bytes of memory", len);
     }
     return DD_OK;
 }

@@ -4,15 +4,13 @@
 
 #include "base/clock.h"
 #include "base/sock.h"
+#include "link/admission.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
-
-#define PROBE_MS 500
 
 static void on_event(void *context, uint32_t events);
 static void dial_next(struct ddi_link *link, const dd_error *last);
@@ -22,13 +20,7 @@ static const struct ddi_log *log_of(const struct ddi_link *link)
     return link->links->config.log;
 }
 
-static struct ddi_map_key key_of(uint64_t cluster_id)
-{
-    return (struct ddi_map_key){.a = cluster_id};
-}
-
-/* The address we talk to, for texts. */
-static void peer_text(const struct ddi_link *link, char text[DDI_ADDR_TEXT])
+void ddi_link_text(const struct ddi_link *link, char text[DDI_ADDR_TEXT])
 {
     ddi_addr_text(&link->addrs[link->addr_at < link->addr_count ? link->addr_at : 0], text);
 }
@@ -81,7 +73,7 @@ static void flush(struct ddi_link *link)
     }
 }
 
-static void queue_message(struct ddi_link *link, enum ddi_message_type type)
+void ddi_link_send(struct ddi_link *link, enum ddi_message_type type)
 {
     uint8_t *at = link->output + link->output_len;
     size_t room = sizeof(link->output) - link->output_len;
@@ -95,8 +87,7 @@ static void queue_message(struct ddi_link *link, enum ddi_message_type type)
         n = ddi_encode_hello(at, room, type, &hello);
         break;
     case DDI_REFUSE:
-        n = ddi_encode_refusal(at, room, type, 0, link->peer.reason.status,
-                               link->peer.reason.text);
+        n = ddi_encode_refusal(at, room, type, 0, link->peer.reason.status, link->peer.reason.text);
         break;
     default:
         n = ddi_encode_empty(at, room, type, 0);
@@ -117,7 +108,7 @@ static void publish_end(struct ddi_link *link)
     ddi_mutex_lock(&links->mu);
     stood = link->phase == DDI_LINK_STANDS || link->phase == DDI_LINK_CLOSING;
     if (link->is_mapped) {
-        (void)ddi_map_remove(&links->by_id, key_of(link->cluster_id));
+        (void)ddi_map_remove(&links->by_id, ddi_link_key(link->cluster_id));
         link->is_mapped = false;
     }
     if (stood) {
@@ -145,7 +136,7 @@ static void log_end(struct ddi_link *link, bool stood)
     char text[DDI_ADDR_TEXT];
     dd_log_level level = DD_LOG_INFO;
 
-    peer_text(link, text);
+    ddi_link_text(link, text);
     if (stood && link->peer.state == DDI_PEER_BROKEN && link->peer.reason.status != DD_FINALIZED) {
         level = DD_LOG_INFO;
     } else if (!stood && !link->is_client) {
@@ -157,8 +148,6 @@ static void log_end(struct ddi_link *link, bool stood)
             stood ? "link ended with" : "refused", link->peer.cluster_id, text,
             link->peer.reason.text);
 }
-
-static void settle_probe(struct ddi_link *newer, bool is_alive);
 
 static void drop_loop_reference(void *context)
 {
@@ -197,7 +186,7 @@ static void tear_down(struct ddi_link *link)
     }
     publish_end(link);
     if (prober != NULL) {
-        settle_probe(prober, false);
+        ddi_admission_settle(prober, false);
     }
     /* Later: functions up the stack still look at it. */
     link->start_task = (struct ddi_task){.fn = drop_loop_reference, .context = link};
@@ -233,7 +222,7 @@ static bool publish_linked(struct ddi_link *link, dd_error *err)
     links->standing++;
     ddi_cond_broadcast(&links->changed);
     ddi_mutex_unlock(&links->mu);
-    peer_text(link, text);
+    ddi_link_text(link, text);
     ddi_log(log_of(link), DD_LOG_INFO, "linked with cluster %" PRIu64 " at %s",
             link->peer.cluster_id, text);
     return true;
@@ -250,9 +239,9 @@ static void send_dial(void *context)
     struct ddi_link *link = ask->link;
 
     if (!link->is_dead) {
-        link->output_len +=
-            ddi_encode_u32(link->output + link->output_len,
-                           sizeof(link->output) - link->output_len, DDI_DIAL, 0, ask->count);
+        link->output_len += ddi_encode_u32(link->output + link->output_len,
+                                           sizeof(link->output) - link->output_len, DDI_DIAL, 0,
+                                           ask->count);
         flush(link);
     }
 }
@@ -263,122 +252,6 @@ static void ask_to_dial(void *context, uint32_t count)
     struct ask ask = {.link = context, .count = count};
 
     ddi_loop_call(ask.link->links->config.loop, send_dial, &ask);
-}
-
-static void admit(struct ddi_link *link)
-{
-    struct ddi_peer_event event = {.type = DDI_EV_ADMIT};
-    uint8_t token[DDI_TOKEN];
-
-    if (getrandom(token, sizeof(token), 0) != (ssize_t)sizeof(token)) {
-        dd_error err;
-
-        (void)ddi_fail_system(&err, DD_FAILED, errno, "no random bytes for a link token");
-        ddi_link_end(link, &err, false);
-        return;
-    }
-    event.token = token;
-    ddi_link_step(link, &event);
-}
-
-static void deny(struct ddi_link *link, const dd_error *err)
-{
-    struct ddi_peer_event event = {.type = DDI_EV_DENY, .error = err};
-
-    ddi_link_step(link, &event);
-}
-
-/* Nobody else has this id: take it and let the peer in. */
-static void take_id_and_admit(struct ddi_link *link)
-{
-    dd_error err = {0};
-
-    ddi_mutex_lock(&link->links->mu);
-    link->cluster_id = link->peer.cluster_id;
-    link->is_mapped =
-        ddi_map_put(&link->links->by_id, key_of(link->cluster_id), link, &err) == DD_OK;
-    ddi_mutex_unlock(&link->links->mu);
-    if (link->is_mapped) {
-        admit(link);
-    } else {
-        deny(link, &err);
-    }
-}
-
-/* The older link with the same id has shown that it is alive, or it is gone. */
-static void settle_probe(struct ddi_link *newer, bool is_alive)
-{
-    struct ddi_link *older = newer->probed;
-    char found[DDI_ADDR_TEXT];
-    char known[DDI_ADDR_TEXT];
-    dd_error err;
-
-    ddi_loop_clear_timer(newer->links->config.loop, &newer->probe_timer);
-    newer->probed = NULL;
-    older->prober = NULL;
-    if (newer->is_dead) {
-        return;
-    }
-    if (!is_alive) {
-        take_id_and_admit(newer);
-        return;
-    }
-    peer_text(newer, found);
-    peer_text(older, known);
-    (void)ddi_fail(&err, DD_LINK_FAILED,
-                   "cluster %" PRIu64 " is linked from %s and alive; refused another one at %s",
-                   older->peer.cluster_id, known, found);
-    deny(newer, &err);
-}
-
-static void on_probe_timeout(void *context)
-{
-    struct ddi_link *newer = context;
-    struct ddi_link *older = newer->probed;
-    dd_error err;
-
-    (void)ddi_fail(&err, DD_NOT_LINKED, "peer lost: no answer to a probe for %d ms", PROBE_MS);
-    ddi_link_end(older, &err, false); /* settles this probe */
-}
-
-/* Server's side: may this peer link? */
-static void decide_admission(struct ddi_link *link)
-{
-    struct ddi_links *links = link->links;
-    const struct ddi_peer *peer = &link->peer;
-    struct ddi_link *older;
-    struct ddi_peer_event event = {.type = DDI_EV_PROBE};
-    dd_error err;
-
-    if (memcmp(peer->generation, links->config.identity.generation, DDI_GENERATION) == 0) {
-        admit(link); /* a link to ourselves: its client half is the one in the map */
-        return;
-    }
-    ddi_mutex_lock(&links->mu);
-    older = ddi_map_get(&links->by_id, key_of(peer->cluster_id));
-    ddi_mutex_unlock(&links->mu);
-    if (older == NULL) {
-        take_id_and_admit(link);
-    } else if (older->peer.state < DDI_PEER_LINKED) {
-        (void)ddi_fail(&err, DD_LINK_IN_PROGRESS,
-                       "a link with cluster %" PRIu64 " is being made already", peer->cluster_id);
-        deny(link, &err);
-    } else if (memcmp(peer->generation, older->peer.generation, DDI_GENERATION) == 0) {
-        (void)ddi_fail(&err, DD_NOT_LINKED, "replaced: the peer has linked anew");
-        ddi_link_end(older, &err, false);
-        take_id_and_admit(link);
-    } else if (older->prober != NULL) {
-        (void)ddi_fail(&err, DD_LINK_IN_PROGRESS,
-                       "another link with cluster %" PRIu64 " is being decided", peer->cluster_id);
-        deny(link, &err);
-    } else {
-        link->probed = older;
-        older->prober = link;
-        ddi_link_step(link, &event);
-        link->probe_timer = (struct ddi_timer){.fn = on_probe_timeout, .context = link};
-        ddi_loop_set_timer(links->config.loop, &link->probe_timer, ddi_deadline_ns(PROBE_MS));
-        queue_message(older, DDI_PING);
-    }
 }
 
 static void on_timer(void *context)
@@ -403,7 +276,7 @@ void ddi_link_step(struct ddi_link *link, const struct ddi_peer_event *event)
     }
     ddi_peer_step(&link->peer, event, ddi_clock_ns(), &actions);
     if (actions.send != 0 && link->watch.fd >= 0) {
-        queue_message(link, actions.send);
+        ddi_link_send(link, actions.send);
     }
     if (actions.close) {
         tear_down(link);
@@ -422,7 +295,7 @@ void ddi_link_step(struct ddi_link *link, const struct ddi_peer_event *event)
         return;
     }
     if (actions.ask_admission) {
-        decide_admission(link);
+        ddi_admission_decide(link);
     }
 }
 
@@ -431,7 +304,7 @@ void ddi_link_end(struct ddi_link *link, const dd_error *reason, bool say_bye)
     struct ddi_peer_event event = {.type = DDI_EV_LOST, .error = reason};
 
     if (!link->is_dead && say_bye && link->peer.state == DDI_PEER_LINKED) {
-        queue_message(link, DDI_BYE);
+        ddi_link_send(link, DDI_BYE);
     }
     ddi_link_step(link, &event);
 }
@@ -525,7 +398,7 @@ static bool take_message(struct ddi_link *link, const struct ddi_header *header,
     }
     ddi_link_step(link, &event);
     if (!link->is_dead && link->prober != NULL && header->type == DDI_PONG) {
-        settle_probe(link->prober, true);
+        ddi_admission_settle(link->prober, true);
     }
     return !link->is_dead;
 }
@@ -575,8 +448,8 @@ static size_t room_to_read(const struct ddi_link *link)
 
 static void on_readable(struct ddi_link *link)
 {
-    ssize_t n =
-        recv(link->watch.fd, link->input + link->input_len, room_to_read(link), MSG_DONTWAIT);
+    ssize_t n = recv(link->watch.fd, link->input + link->input_len, room_to_read(link),
+                     MSG_DONTWAIT);
 
     if (n > 0) {
         link->input_len += (size_t)n;

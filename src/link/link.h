@@ -10,12 +10,7 @@
 #define DDI_LINK_ADDRS 8
 
 /* What callers see. Only link.c moves it, on the loop's thread. */
-enum ddi_link_phase {
-    DDI_LINK_OPENING,
-    DDI_LINK_STANDS,
-    DDI_LINK_CLOSING,
-    DDI_LINK_OVER
-};
+enum ddi_link_phase { DDI_LINK_OPENING, DDI_LINK_STANDS, DDI_LINK_CLOSING, DDI_LINK_OVER };
 
 struct ddi_link {
     struct ddi_links *links; /* constant */
@@ -23,7 +18,7 @@ struct ddi_link {
     struct ddi_task start_task;
     /* Guarded by links->mu. */
     enum ddi_link_phase phase;
-    bool is_mapped;              /* stands in by_id under cluster_id */
+    bool is_mapped; /* stands in by_id under cluster_id */
     uint64_t cluster_id;
     uint32_t refs;               /* the loop, and callers that wait or transfer */
     uint32_t users;              /* transfers that run */
@@ -73,6 +68,18 @@ void ddi_link_step(struct ddi_link *link, const struct ddi_peer_event *event);
 
 /* Loop's thread. End the link with this reason; `say_bye`: tell the peer if it can be told. */
 void ddi_link_end(struct ddi_link *link, const dd_error *reason, bool say_bye);
+
+/* Loop's thread. Send a message that the state machine asked for. */
+void ddi_link_send(struct ddi_link *link, enum ddi_message_type type);
+
+/* Loop's thread. The address we talk to, for texts. */
+void ddi_link_text(const struct ddi_link *link, char text[DDI_ADDR_TEXT]);
+
+/* The key of a cluster in links->by_id. */
+static inline struct ddi_map_key ddi_link_key(uint64_t cluster_id)
+{
+    return (struct ddi_map_key){.a = cluster_id};
+}
 
 /* Any thread. A new link with two references (loop's and caller's); in no list yet. */
 struct ddi_link *ddi_link_create(struct ddi_links *links, bool is_client, uint64_t cluster_id);

@@ -9,11 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct ddi_map_key key_of(uint64_t cluster_id)
-{
-    return (struct ddi_map_key){.a = cluster_id};
-}
-
 dd_status ddi_links_create(const struct ddi_links_config *config, struct ddi_links **out,
                            dd_error *err)
 {
@@ -73,7 +68,7 @@ static dd_status prepare(struct ddi_links *links, const dd_target *target, struc
 /* Take the place of this cluster in the map, unless it is taken. */
 static dd_status enter_locked(struct ddi_links *links, struct ddi_link *link, dd_error *err)
 {
-    struct ddi_link *older = ddi_map_get(&links->by_id, key_of(link->cluster_id));
+    struct ddi_link *older = ddi_map_get(&links->by_id, ddi_link_key(link->cluster_id));
     dd_status st;
 
     if (links->is_stopped) {
@@ -87,7 +82,7 @@ static dd_status enter_locked(struct ddi_links *links, struct ddi_link *link, dd
                               "a link or unlink of cluster %" PRIu64 " is running",
                               link->cluster_id);
     }
-    st = ddi_map_put(&links->by_id, key_of(link->cluster_id), link, err);
+    st = ddi_map_put(&links->by_id, ddi_link_key(link->cluster_id), link, err);
     if (st == DD_OK) {
         link->is_mapped = true;
         link->next = links->all;
@@ -136,8 +131,8 @@ static dd_status wait_linked(struct ddi_links *links, struct ddi_link *link,
         if (err != NULL) {
             *err = link->outcome;
             err->status = st;
-            ddi_error_context(err, "cannot link with cluster %" PRIu64 " at %s",
-                              target->cluster_id, target->remote);
+            ddi_error_context(err, "cannot link with cluster %" PRIu64 " at %s", target->cluster_id,
+                              target->remote);
         }
     }
     ddi_link_put_locked(link);
@@ -217,8 +212,7 @@ dd_status ddi_links_open(struct ddi_links *links, const dd_target *targets, size
         dd_error why = {0};
 
         if (started[i] != NULL) {
-            results[i] =
-                wait_linked(links, started[i], &targets[i], deadline_ns, timeout_ms, &why);
+            results[i] = wait_linked(links, started[i], &targets[i], deadline_ns, timeout_ms, &why);
             note(&overall, err, results[i], &why);
         }
     }
@@ -247,7 +241,7 @@ static dd_status begin_close(struct ddi_links *links, const dd_target *target,
     dd_status st = DD_OK;
 
     ddi_mutex_lock(&links->mu);
-    link = ddi_map_get(&links->by_id, key_of(target->cluster_id));
+    link = ddi_map_get(&links->by_id, ddi_link_key(target->cluster_id));
     if (link == NULL) {
         st = ddi_fail(err, DD_NOT_LINKED, "cluster %" PRIu64 " is not linked", target->cluster_id);
     } else if (link->phase != DDI_LINK_STANDS) {
@@ -342,7 +336,7 @@ dd_status ddi_links_use(struct ddi_links *links, uint64_t cluster_id, struct ddi
     dd_status st = DD_OK;
 
     ddi_mutex_lock(&links->mu);
-    link = ddi_map_get(&links->by_id, key_of(cluster_id));
+    link = ddi_map_get(&links->by_id, ddi_link_key(cluster_id));
     if (link == NULL || link->phase != DDI_LINK_STANDS) {
         st = ddi_fail(err, DD_NOT_LINKED, "cluster %" PRIu64 " is not linked%s", cluster_id,
                       link == NULL ? "" : " (a link or unlink is running)");

@@ -173,8 +173,7 @@ static void on_message(struct ddi_peer *peer, const struct ddi_peer_event *event
 /* A server that may be told whether to let its client in. */
 static bool is_undecided(const struct ddi_peer *peer)
 {
-    return !peer->is_client &&
-           (peer->state == DDI_PEER_IDLE || peer->state == DDI_PEER_PROBING);
+    return !peer->is_client && (peer->state == DDI_PEER_IDLE || peer->state == DDI_PEER_PROBING);
 }
 
 static void on_time(struct ddi_peer *peer, uint64_t now_ns, struct ddi_peer_actions *out)
@@ -195,8 +194,8 @@ static void on_time(struct ddi_peer *peer, uint64_t now_ns, struct ddi_peer_acti
         return;
     }
     if (now_ns - peer->heard_ns >= MISSED_BEATS * beat_ns) {
-        (void)ddi_fail(&peer->reason, DD_NOT_LINKED, "peer lost: no sign of life for %" PRIu64
-                                                     " ms",
+        (void)ddi_fail(&peer->reason, DD_NOT_LINKED,
+                       "peer lost: no sign of life for %" PRIu64 " ms",
                        (now_ns - peer->heard_ns) / DDI_NS_PER_MS);
         break_link(peer, out);
     } else if (now_ns - ddi_max_u64(peer->heard_ns, peer->pinged_ns) >= beat_ns) {

@@ -13,8 +13,8 @@ static dd_status check_fields(const dd_cache_desc *desc, dd_error *err)
         return ddi_fail(err, DD_INVALID, "cache description is NULL");
     }
     if (desc->size != sizeof(*desc)) {
-        return ddi_fail(err, DD_INVALID, "cache description: size is %zu, expected %zu",
-                        desc->size, sizeof(*desc));
+        return ddi_fail(err, DD_INVALID, "cache description: size is %zu, expected %zu", desc->size,
+                        sizeof(*desc));
     }
     if (desc->tensor_count == 0) {
         return ddi_fail(err, DD_INVALID,
@@ -85,10 +85,11 @@ dd_status ddi_desc_init(struct ddi_desc *out, const dd_cache_desc *desc, dd_erro
                             i, desc->dims[i]);
         }
         if (!ddi_mul_u64(bytes, (uint64_t)desc->dims[i], &bytes)) {
-            return ddi_fail(err, DD_INVALID,
-                            "cache description: bytes of a tensor do not fit into 64 bits, dims[%"
-                            PRIu32 "] is %" PRId64,
-                            i, desc->dims[i]);
+            return ddi_fail(
+                err, DD_INVALID,
+                "cache description: bytes of a tensor do not fit into 64 bits, dims[%" PRIu32
+                "] is %" PRId64,
+                i, desc->dims[i]);
         }
         result.dims[i] = desc->dims[i];
     }

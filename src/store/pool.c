@@ -15,8 +15,8 @@
 #include <string.h>
 
 #define UNIT UINT64_C(512)
-#define LARGE (UINT64_C(2) << 20)      /* from here pieces are aligned to LARGE */
-#define GRANULE (UINT64_C(2) << 20)    /* memory is committed in these steps */
+#define LARGE (UINT64_C(2) << 20)   /* from here pieces are aligned to LARGE */
+#define GRANULE (UINT64_C(2) << 20) /* memory is committed in these steps */
 #define MIN_REGION (UINT64_C(64) << 20)
 #define SUB_BITS 4
 #define SUB_COUNT (1U << SUB_BITS)
@@ -27,7 +27,7 @@ struct region;
 struct chunk {
     struct region *region;
     uint64_t offset;
-    uint64_t bytes; /* multiple of UNIT */
+    uint64_t bytes;       /* multiple of UNIT */
     struct chunk *before; /* by address, in the region */
     struct chunk *after;
     struct chunk *prev_free; /* in the list of its class */
@@ -52,8 +52,8 @@ struct ddi_pool {
     uint64_t region_count;         /* guarded by mu */
     uint64_t used;                 /* guarded by mu */
     uint64_t peak;                 /* guarded by mu */
-    uint64_t classes;                          /* guarded by mu; a bit per class with free chunks */
-    uint32_t subs[CLASS_COUNT];                /* guarded by mu; a bit per list with free chunks */
+    uint64_t classes;              /* guarded by mu; a bit per class with free chunks */
+    uint32_t subs[CLASS_COUNT];    /* guarded by mu; a bit per list with free chunks */
     struct chunk *lists[CLASS_COUNT][SUB_COUNT]; /* guarded by mu */
 };
 
@@ -365,7 +365,7 @@ void ddi_pool_put(struct ddi_pool *pool)
         return;
     }
     /* Every piece is back, so each region is one free chunk: the free lists hold them all. */
-    for (unsigned class = 0; class < CLASS_COUNT; class++) {
+    for (unsigned class = 0; class < CLASS_COUNT; class ++) {
         for (unsigned sub = 0; sub < SUB_COUNT; sub++) {
             while (pool->lists[class][sub] != NULL) {
                 struct chunk *chunk = pool->lists[class][sub];
@@ -468,8 +468,7 @@ void ddi_pool_free(struct ddi_pool *pool, void *addr)
         return;
     }
     ddi_mutex_lock(&pool->mu);
-    chunk = ddi_map_remove(&pool->by_address,
-                           (struct ddi_map_key){.a = (uint64_t)(uintptr_t)addr});
+    chunk = ddi_map_remove(&pool->by_address, (struct ddi_map_key){.a = (uint64_t)(uintptr_t)addr});
     if (chunk != NULL) {
         gone = give_back_locked(pool, chunk);
     }

@@ -23,8 +23,8 @@ struct ddi_pool_config {
 };
 
 struct ddi_pool_stats {
-    uint64_t limit_bytes;  /* in force */
-    uint64_t used_bytes;   /* handed out, rounded to 512 each */
+    uint64_t limit_bytes; /* in force */
+    uint64_t used_bytes;  /* handed out, rounded to 512 each */
     uint64_t peak_bytes;
     uint64_t largest_free; /* that fits without a new region */
     uint64_t region_count;

@@ -21,7 +21,7 @@ struct key {
     dd_key_kind kind;
     uint64_t id;
     uint64_t model_id;
-    uint64_t *pulled;     /* a bit per tensor, once a pull brought only some */
+    uint64_t *pulled; /* a bit per tensor, once a pull brought only some */
     uint32_t pulled_count;
 };
 
@@ -37,13 +37,13 @@ struct entry {
 };
 
 struct ddi_table {
-    struct ddi_pool *pool;  /* constant, holds a reference */
-    uint32_t device_count;  /* constant */
-    struct ddi_mutex mu;    /* rank DDI_RANK_TABLE */
-    struct ddi_map by_id;   /* guarded by mu; entries whose id or keys are alive */
-    struct ddi_map by_key;  /* guarded by mu; struct key, owned here */
-    int64_t next_id;        /* guarded by mu */
-    uint64_t pins;          /* guarded by mu */
+    struct ddi_pool *pool; /* constant, holds a reference */
+    uint32_t device_count; /* constant */
+    struct ddi_mutex mu;   /* rank DDI_RANK_TABLE */
+    struct ddi_map by_id;  /* guarded by mu; entries whose id or keys are alive */
+    struct ddi_map by_key; /* guarded by mu; struct key, owned here */
+    int64_t next_id;       /* guarded by mu */
+    uint64_t pins;         /* guarded by mu */
 };
 
 static struct ddi_map_key id_key(int64_t id)
@@ -58,8 +58,9 @@ static struct ddi_map_key name_key(dd_key_kind kind, uint64_t id, uint64_t model
 
 static const char *kind_name(dd_key_kind kind)
 {
-    return kind == DD_KEY_REQUEST ? "request key" : kind == DD_KEY_PREFIX ? "prefix key"
-                                                                          : "blocks key";
+    return kind == DD_KEY_REQUEST  ? "request key"
+           : kind == DD_KEY_PREFIX ? "prefix key"
+                                   : "blocks key";
 }
 
 static struct entry *entry_of(struct ddi_entry *shown)
@@ -183,9 +184,10 @@ static dd_status check_keys(const struct ddi_desc *desc, const dd_key *keys, siz
             break;
         case DD_KEY_BLOCKS:
             if (key_count != 1 || keys[i].id != 0) {
-                return ddi_fail(err, DD_INVALID,
-                                "a blocks key stands alone and its id is 0, found %zu keys and id %"
-                                PRIu64, key_count, keys[i].id);
+                return ddi_fail(
+                    err, DD_INVALID,
+                    "a blocks key stands alone and its id is 0, found %zu keys and id %" PRIu64,
+                    key_count, keys[i].id);
             }
             break;
         default:
@@ -242,8 +244,7 @@ static dd_status check_bound_locked(struct ddi_table *table, const dd_key *keys,
         const struct key *bound =
             keys[i].kind == DD_KEY_NONE
                 ? NULL
-                : ddi_map_get(&table->by_key,
-                              name_key(keys[i].kind, keys[i].id, keys[i].model_id));
+                : ddi_map_get(&table->by_key, name_key(keys[i].kind, keys[i].id, keys[i].model_id));
 
         if (bound != NULL) {
             return ddi_fail(err, DD_KEY_EXISTS,

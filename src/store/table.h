@@ -34,7 +34,7 @@ struct ddi_grant {
     dd_key_kind kind; /* DD_KEY_REQUEST when a key is to be used up, else DD_KEY_NONE */
     uint64_t key_id;
     uint64_t model_id;
-    int64_t cache;    /* entry->id, valid after the pin is gone */
+    int64_t cache; /* entry->id, valid after the pin is gone */
 };
 
 struct ddi_table_stats {

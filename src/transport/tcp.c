@@ -211,8 +211,8 @@ static bool activate(struct ddi_channel *channel, struct ddi_stream *stream, dd_
 }
 
 /* Client's side: dial a stream of our own. */
-static dd_status dial_stream(struct ddi_channel *channel, uint64_t deadline_ns,
-                             uint32_t timeout_ms, struct ddi_stream **out, dd_error *err)
+static dd_status dial_stream(struct ddi_channel *channel, uint64_t deadline_ns, uint32_t timeout_ms,
+                             struct ddi_stream **out, dd_error *err)
 {
     dd_status st;
     struct ddi_stream *stream = calloc(1, sizeof(*stream));
@@ -252,8 +252,8 @@ static struct ddi_stream *pop_idle_locked(struct ddi_channel *channel)
 }
 
 /* Server's side: ask the client to dial and wait for what comes. */
-static dd_status wait_stream(struct ddi_channel *channel, uint64_t deadline_ns,
-                             uint32_t timeout_ms, struct ddi_stream **out, dd_error *err)
+static dd_status wait_stream(struct ddi_channel *channel, uint64_t deadline_ns, uint32_t timeout_ms,
+                             struct ddi_stream **out, dd_error *err)
 {
     struct ddi_stream *stream = NULL;
     bool is_late = false;
@@ -383,8 +383,8 @@ void ddi_tcp_dial_for_peer(struct ddi_channel *channel, uint32_t count)
 
     ddi_mutex_lock(&channel->mu);
     is_new = channel->dial_count == 0;
-    channel->dial_count =
-        (uint32_t)ddi_min_u64(MAX_DIALS_WANTED, (uint64_t)channel->dial_count + count);
+    channel->dial_count = (uint32_t)ddi_min_u64(MAX_DIALS_WANTED,
+                                                (uint64_t)channel->dial_count + count);
     ddi_mutex_unlock(&channel->mu);
     if (is_new) {
         ddi_tcp_channel_get(channel);

@@ -34,10 +34,10 @@ struct ddi_tcp_config {
 struct ddi_tcp_peer {
     uint64_t cluster_id;
     uint8_t token[DDI_TOKEN];
-    bool is_client;         /* we can dial */
+    bool is_client; /* we can dial */
     struct ddi_addr remote;
-    struct ddi_addr local;  /* len 0: none */
-    void *owner;            /* for ddi_owner_ops; outlives the channel's last reference */
+    struct ddi_addr local; /* len 0: none */
+    void *owner;           /* for ddi_owner_ops; outlives the channel's last reference */
     /* Ask the peer to dial `count` connections for us; server's side only. Must not block. */
     void (*ask)(void *ask_context, uint32_t count);
     void *ask_context;

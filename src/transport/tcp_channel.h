@@ -9,9 +9,9 @@
 #define DDI_TCP_BATCH 512 /* pieces of memory per system call */
 
 struct ddi_tcp {
-    struct ddi_tcp_config config; /* constant */
-    struct ddi_workers *workers;  /* constant */
-    struct ddi_mutex mu;          /* rank DDI_RANK_WORKERS */
+    struct ddi_tcp_config config;              /* constant */
+    struct ddi_workers *workers;               /* constant */
+    struct ddi_mutex mu;                       /* rank DDI_RANK_WORKERS */
     struct ddi_loop *loops[DDI_TCP_MAX_LOOPS]; /* guarded by mu until set, then constant */
     uint32_t next_loop;                        /* guarded by mu */
 };
@@ -27,17 +27,17 @@ struct ddi_stream {
 struct ddi_served;
 
 struct ddi_channel {
-    struct ddi_tcp *tcp;      /* constant */
-    struct ddi_tcp_peer peer; /* constant */
+    struct ddi_tcp *tcp;           /* constant */
+    struct ddi_tcp_peer peer;      /* constant */
     char name[DDI_ADDR_TEXT + 48]; /* "cluster 7 at 1.2.3.4:5", constant */
-    atomic_uint refs;         /* the link, callers and served connections end in any order */
-    struct ddi_mutex mu;      /* rank DDI_RANK_CHANNEL */
-    struct ddi_cond changed;  /* a stream became idle, or the channel was cut */
-    struct ddi_stream *idle;  /* guarded by mu */
-    struct ddi_stream *active; /* guarded by mu */
-    bool is_cut;               /* guarded by mu */
-    dd_error reason;           /* guarded by mu; why it was cut */
-    uint64_t next_id;          /* guarded by mu; of transfers */
+    atomic_uint refs;              /* the link, callers and served connections end in any order */
+    struct ddi_mutex mu;           /* rank DDI_RANK_CHANNEL */
+    struct ddi_cond changed;       /* a stream became idle, or the channel was cut */
+    struct ddi_stream *idle;       /* guarded by mu */
+    struct ddi_stream *active;     /* guarded by mu */
+    bool is_cut;                   /* guarded by mu */
+    dd_error reason;               /* guarded by mu; why it was cut */
+    uint64_t next_id;              /* guarded by mu; of transfers */
     uint64_t confirms[DDI_MAX_CONFIRMS]; /* guarded by mu; sent, not known to be seen */
     uint16_t confirm_count;              /* guarded by mu */
     struct ddi_served *served;           /* guarded by mu; connections that we answer on */

@@ -94,13 +94,11 @@ static dd_status read_refusal(struct part *part, uint32_t body)
     if (body > sizeof(bytes)) {
         return bad_reply(part, "FAIL is too long");
     }
-    st = ddi_sock_receive(part->stream->fd, bytes, body, part->transfer->fetch->deadline_ns,
-                          &code);
+    st = ddi_sock_receive(part->stream->fd, bytes, body, part->transfer->fetch->deadline_ns, &code);
     if (st != DD_OK) {
         return part_failed(part, st, code, "reading a refusal");
     }
-    if (ddi_decode_refusal(bytes, body, &refusal, &part->err) != DD_OK ||
-        refusal.status == DD_OK) {
+    if (ddi_decode_refusal(bytes, body, &refusal, &part->err) != DD_OK || refusal.status == DD_OK) {
         return bad_reply(part, "FAIL cannot be read");
     }
     part->is_owner_word = true;
@@ -185,8 +183,8 @@ static dd_status check_end(struct part *part, const uint8_t *end)
     struct ddi_header header;
     uint32_t status;
 
-    if (ddi_decode_header(end, END_BYTES, &header, &part->err) != DD_OK ||
-        header.type != DDI_END || header.id != part->transfer->id || header.body != 4 ||
+    if (ddi_decode_header(end, END_BYTES, &header, &part->err) != DD_OK || header.type != DDI_END ||
+        header.id != part->transfer->id || header.body != 4 ||
         ddi_decode_u32(end + DDI_HEADER, header.body, &status, &part->err) != DD_OK) {
         return bad_reply(part, "no END behind the bytes");
     }

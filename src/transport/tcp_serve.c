@@ -12,10 +12,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#define SMALL_BODY 512           /* requests up to this size need no memory of their own */
+#define SMALL_BODY 512                 /* requests up to this size need no memory of their own */
 #define TURN_BYTES (UINT64_C(4) << 20) /* then the loop's other connections get their turn */
-#define GRACE_MS 500             /* a sender gives up this long after its puller did */
-#define MAX_SERVED 1024          /* connections of one link */
+#define GRACE_MS 500                   /* a sender gives up this long after its puller did */
+#define MAX_SERVED 1024                /* connections of one link */
 #define END_BYTES (DDI_HEADER + 4)
 #define HEAD_BYTES (DDI_HEADER + 64)
 
@@ -116,8 +116,8 @@ static size_t next_vector(struct ddi_served *served, struct iovec *vector)
     }
     at -= served->head_len;
     if (at < served->len) {
-        struct ddi_cursor cursor =
-            ddi_cursor_at(&served->job->plan, served->first + at, served->len - at);
+        struct ddi_cursor cursor = ddi_cursor_at(&served->job->plan, served->first + at,
+                                                 served->len - at);
         uint64_t turn = 0;
         size_t count = ddi_cursor_next(&cursor, segments, DDI_TCP_BATCH);
         size_t i;
@@ -547,8 +547,7 @@ void ddi_served_open(struct ddi_channel *channel, int fd)
     bool is_taken = false;
     struct ddi_served *served = calloc(1, sizeof(*served));
 
-    if (served == NULL ||
-        ddi_tcp_next_loop(channel->tcp, &served->loop, &err) != DD_OK) {
+    if (served == NULL || ddi_tcp_next_loop(channel->tcp, &served->loop, &err) != DD_OK) {
         ddi_log(channel->tcp->config.log, DD_LOG_ERROR, "no data connection for %s: %s",
                 channel->name, served == NULL ? "out of memory" : err.text);
         free(served);

@@ -45,7 +45,7 @@ struct ddi_fetch {
     struct ddi_pull *pull; /* streams, confirms and left_ms are filled in by the transport */
     uint64_t estimate;     /* bytes at most, to choose how many connections */
     uint64_t deadline_ns;
-    uint32_t timeout_ms;   /* for texts */
+    uint32_t timeout_ms; /* for texts */
     /* The owner has accepted and says how many bytes per tensor: give the plan (source: stream).
      * The plan lives until the fetch returns. */
     dd_status (*plan)(void *context, uint64_t bytes, const struct ddi_plan **plan, dd_error *err);

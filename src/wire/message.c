@@ -29,9 +29,9 @@ static char printable(uint8_t byte)
 /* Show the first bytes of what a stranger sent. */
 static const char *show_bytes(char text[SHOWN_TEXT], const uint8_t bytes[SHOWN_BYTES])
 {
-    (void)snprintf(text, SHOWN_TEXT, "%02x %02x %02x %02x '%c%c%c%c'", bytes[0], bytes[1],
-                   bytes[2], bytes[3], printable(bytes[0]), printable(bytes[1]),
-                   printable(bytes[2]), printable(bytes[3]));
+    (void)snprintf(text, SHOWN_TEXT, "%02x %02x %02x %02x '%c%c%c%c'", bytes[0], bytes[1], bytes[2],
+                   bytes[3], printable(bytes[0]), printable(bytes[1]), printable(bytes[2]),
+                   printable(bytes[3]));
     return text;
 }
 
@@ -315,8 +315,8 @@ dd_status ddi_decode_attach(const uint8_t *body, size_t len, struct ddi_attach *
         return st;
     }
     if (attach.version < DDI_PROTOCOL_MIN || attach.version > DDI_PROTOCOL_MAX) {
-        return ddi_fail(err, DD_INVALID, "ATTACH: version is %u, expected %d to %d",
-                        attach.version, DDI_PROTOCOL_MIN, DDI_PROTOCOL_MAX);
+        return ddi_fail(err, DD_INVALID, "ATTACH: version is %u, expected %d to %d", attach.version,
+                        DDI_PROTOCOL_MIN, DDI_PROTOCOL_MAX);
     }
     if (attach.user > 1) {
         return ddi_fail(err, DD_INVALID, "ATTACH: user is %u, allowed are 0 and 1", attach.user);
@@ -503,8 +503,7 @@ static void read_pull(struct ddi_reader *r, struct ddi_pull *out, uint8_t *flags
 }
 
 /* Refuse what no encoder writes. What a caller can get wrong is the owner's to refuse, in words. */
-static dd_status check_pull(const struct ddi_pull *pull, uint8_t flags, uint8_t zero,
-                            dd_error *err)
+static dd_status check_pull(const struct ddi_pull *pull, uint8_t flags, uint8_t zero, dd_error *err)
 {
     if (pull->mode > DDI_PULL_PIECES) {
         return ddi_fail(err, DD_INVALID, "PULL: mode %u is unknown", pull->mode);
@@ -519,8 +518,8 @@ static dd_status check_pull(const struct ddi_pull *pull, uint8_t flags, uint8_t 
         return ddi_fail(err, DD_INVALID, "PULL: reserved byte is %u, expected 0", zero);
     }
     if (pull->stream_count > DDI_MAX_STREAMS) {
-        return ddi_fail(err, DD_INVALID, "PULL: stream count is %u, at most %d",
-                        pull->stream_count, DDI_MAX_STREAMS);
+        return ddi_fail(err, DD_INVALID, "PULL: stream count is %u, at most %d", pull->stream_count,
+                        DDI_MAX_STREAMS);
     }
     if (pull->confirm_count > DDI_MAX_CONFIRMS) {
         return ddi_fail(err, DD_INVALID, "PULL: confirm count is %u, at most %d",

@@ -16,25 +16,25 @@
 #define DDI_MAGIC UINT32_C(0x54534444) /* "DDST" */
 
 #define DDI_HEADER 16
-#define DDI_MAX_GREETING 4096                     /* body of a message before the link stands */
-#define DDI_MAX_STREAMS 64                        /* data connections of one transfer */
-#define DDI_MAX_CONFIRMS 64                       /* confirmations that ride on one message */
-#define DDI_MAX_BLOCKS (UINT32_C(1) << 22)        /* block indices in one request */
-#define DDI_MAX_BODY (DDI_MAX_BLOCKS * 4 + 4096)  /* body of any message */
-#define DDI_GENERATION 16                         /* bytes of a generation id */
-#define DDI_TOKEN 16                              /* bytes of a link token */
-#define DDI_MAX_TEXT 400                          /* bytes of a text */
+#define DDI_MAX_GREETING 4096                    /* body of a message before the link stands */
+#define DDI_MAX_STREAMS 64                       /* data connections of one transfer */
+#define DDI_MAX_CONFIRMS 64                      /* confirmations that ride on one message */
+#define DDI_MAX_BLOCKS (UINT32_C(1) << 22)       /* block indices in one request */
+#define DDI_MAX_BODY (DDI_MAX_BLOCKS * 4 + 4096) /* body of any message */
+#define DDI_GENERATION 16                        /* bytes of a generation id */
+#define DDI_TOKEN 16                             /* bytes of a link token */
+#define DDI_MAX_TEXT 400                         /* bytes of a text */
 
 enum ddi_message_type {
-    DDI_HELLO = 1,    /* client -> server, first message of a control connection */
-    DDI_WELCOME = 2,  /* server -> client: accepted */
-    DDI_READY = 3,    /* client -> server: accepted too, the link stands */
-    DDI_REFUSE = 4,   /* either: not with you, and why; then the connection closes */
-    DDI_PING = 5,     /* either, on control and data connections */
+    DDI_HELLO = 1,   /* client -> server, first message of a control connection */
+    DDI_WELCOME = 2, /* server -> client: accepted */
+    DDI_READY = 3,   /* client -> server: accepted too, the link stands */
+    DDI_REFUSE = 4,  /* either: not with you, and why; then the connection closes */
+    DDI_PING = 5,    /* either, on control and data connections */
     DDI_PONG = 6,
-    DDI_BYE = 7,      /* either: orderly end of the link */
+    DDI_BYE = 7, /* either: orderly end of the link */
     DDI_BYE_ACK = 8,
-    DDI_ATTACH = 9,   /* client -> server, first message of a data connection */
+    DDI_ATTACH = 9, /* client -> server, first message of a data connection */
     DDI_ATTACHED = 10,
     DDI_PULL = 11,    /* puller -> owner on a data connection */
     DDI_DATA = 12,    /* owner -> puller: header of the bytes that follow the message */
@@ -45,17 +45,17 @@ enum ddi_message_type {
 };
 
 struct ddi_header {
-    uint32_t body;   /* bytes that follow */
+    uint32_t body; /* bytes that follow */
     uint16_t type;
     uint8_t version;
-    uint64_t id;     /* of the transfer, ping or request; 0 elsewhere */
+    uint64_t id; /* of the transfer, ping or request; 0 elsewhere */
 };
 
 /* HELLO and WELCOME. */
 struct ddi_hello {
     uint16_t min_version; /* HELLO; in a WELCOME both are the chosen version */
     uint16_t max_version;
-    uint64_t features;    /* bit set, none defined yet */
+    uint64_t features; /* bit set, none defined yet */
     uint8_t generation[DDI_GENERATION];
     uint64_t cluster_id;
     uint64_t expected_id; /* HELLO: whom the client wants; WELCOME: the client's id, echoed */
@@ -83,10 +83,10 @@ enum ddi_pull_mode {
 };
 
 struct ddi_pull {
-    uint32_t left_ms;      /* the puller waits no longer than this */
-    uint8_t mode;          /* enum ddi_pull_mode */
+    uint32_t left_ms; /* the puller waits no longer than this */
+    uint8_t mode;     /* enum ddi_pull_mode */
     bool keep_key;
-    uint8_t key_kind;      /* dd_key_kind; DD_KEY_NONE: by cache id */
+    uint8_t key_kind; /* dd_key_kind; DD_KEY_NONE: by cache id */
     uint64_t key_id;
     uint64_t model_id;
     int64_t cache;
@@ -101,17 +101,17 @@ struct ddi_pull {
     uint32_t piece_count;  /* PIECES */
     uint16_t stream_count; /* data connections the bytes are spread over, this one first */
     uint32_t streams[DDI_MAX_STREAMS]; /* their ids, from ATTACHED */
-    uint16_t confirm_count; /* earlier transfers that arrived whole, see CONFIRM */
+    uint16_t confirm_count;            /* earlier transfers that arrived whole, see CONFIRM */
     uint64_t confirms[DDI_MAX_CONFIRMS];
-    uint32_t block_count;  /* BLOCKS */
+    uint32_t block_count;   /* BLOCKS */
     const uint64_t *blocks; /* to encode: borrowed; decoded: the array given to the decoder */
 };
 
 struct ddi_data {
-    uint64_t bytes;       /* per tensor, of the whole transfer */
-    uint64_t first;       /* position in the transfer's stream where this connection begins */
-    uint64_t len;         /* bytes that follow on this connection */
-    bool confirm;         /* a CONFIRM uses a key up */
+    uint64_t bytes; /* per tensor, of the whole transfer */
+    uint64_t first; /* position in the transfer's stream where this connection begins */
+    uint64_t len;   /* bytes that follow on this connection */
+    bool confirm;   /* a CONFIRM uses a key up */
 };
 
 struct ddi_confirm {

@@ -17,11 +17,11 @@
 /* One pull that is under way. */
 struct pull {
     struct ddi_xfer *xfer;
-    struct ddi_entry *entry;     /* pinned */
-    const uint64_t *tensors;     /* selected ones of the destination */
+    struct ddi_entry *entry; /* pinned */
+    const uint64_t *tensors; /* selected ones of the destination */
     uint32_t tensor_count;
-    uint64_t offset;             /* slice: first byte in each tensor */
-    const uint64_t *blocks;      /* blocks and pieces: destination */
+    uint64_t offset;        /* slice: first byte in each tensor */
+    const uint64_t *blocks; /* blocks and pieces: destination */
     size_t block_count;
     struct ddi_pull request;
     struct ddi_plan plan;
@@ -62,8 +62,9 @@ static dd_status plan_for(void *context, uint64_t bytes, const struct ddi_plan *
     if (pull->has_plan && pull->plan.bytes != bytes) {
         /* Only a source that is cut into pieces may be shorter than asked for. */
         if (pull->request.mode != DDI_PULL_PIECES || bytes > pull->plan.bytes) {
-            return ddi_fail(err, DD_FAILED, "owner sends %" PRIu64 " bytes per tensor, wanted %"
-                                            PRIu64, bytes, pull->plan.bytes);
+            return ddi_fail(err, DD_FAILED,
+                            "owner sends %" PRIu64 " bytes per tensor, wanted %" PRIu64, bytes,
+                            pull->plan.bytes);
         }
         ddi_plan_fini(&pull->plan);
         pull->has_plan = false;
@@ -145,8 +146,7 @@ static dd_status fetch(struct pull *pull, uint64_t cluster_id, uint64_t estimate
     st = ddi_tcp_fetch(channel, &fetch, err);
     ddi_links_done(xfer->links, link);
     if (st == DD_OK) {
-        atomic_fetch_add_explicit(&xfer->counters.bytes_pulled, fetch.total,
-                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(&xfer->counters.bytes_pulled, fetch.total, memory_order_relaxed);
     }
     return st;
 }
@@ -172,8 +172,9 @@ static dd_status begin_slice(struct pull *pull, const dd_slice *slice, dd_error 
     uint64_t bytes = slice->bytes;
 
     if (slice->dst_batch >= (uint64_t)desc->dims[0]) {
-        return ddi_fail(err, DD_INVALID, "destination: batch index %u is out of range, cache has %"
-                                         PRId64, slice->dst_batch, desc->dims[0]);
+        return ddi_fail(err, DD_INVALID,
+                        "destination: batch index %u is out of range, cache has %" PRId64,
+                        slice->dst_batch, desc->dims[0]);
     }
     if (slice->dst_offset >= desc->slice_bytes) {
         return ddi_fail(err, DD_INVALID,
@@ -208,8 +209,7 @@ dd_status ddi_xfer_pull(struct ddi_xfer *xfer, const dd_source *source, int64_t 
         st = set_source(&pull.request, source, err);
     }
     if (st == DD_OK) {
-        st = set_layers(&pull, slice->tensors_per_layer, slice->src_layers, slice->dst_layers,
-                        err);
+        st = set_layers(&pull, slice->tensors_per_layer, slice->src_layers, slice->dst_layers, err);
     }
     if (st == DD_OK) {
         st = begin_slice(&pull, slice, err);
@@ -233,8 +233,10 @@ static dd_status begin_blocks(struct pull *pull, const dd_blocks *blocks, uint64
         for (size_t i = 0; i < count; i++) {
             src[i] = blocks->src[i];
             if (src[i] > UINT32_MAX) {
-                return ddi_fail(err, DD_INVALID, "source: block %" PRIu64 " (position %zu) is out "
-                                                 "of range", src[i], i);
+                return ddi_fail(err, DD_INVALID,
+                                "source: block %" PRIu64 " (position %zu) is out "
+                                "of range",
+                                src[i], i);
             }
         }
     }

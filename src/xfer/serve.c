@@ -30,13 +30,14 @@ static dd_status plan_slice(const struct ddi_desc *desc, const struct ddi_pull *
     uint64_t offset = pull->offset;
 
     if (pull->mode == DDI_PULL_PIECES) {
-        uint64_t pieces = pull->block_bytes == 0 ? 0 : desc->slice_bytes / pull->block_bytes +
-                                                  (desc->slice_bytes % pull->block_bytes != 0);
+        uint64_t pieces = pull->block_bytes == 0 ? 0
+                                                 : desc->slice_bytes / pull->block_bytes +
+                                                       (desc->slice_bytes % pull->block_bytes != 0);
 
         if (pull->piece_count == 0 || pull->piece_count > pieces) {
             return ddi_fail(err, DD_INVALID,
-                            "source: %u blocks of %" PRIu64 " bytes wanted, its batch slice of %"
-                            PRIu64 " bytes has %" PRIu64,
+                            "source: %u blocks of %" PRIu64
+                            " bytes wanted, its batch slice of %" PRIu64 " bytes has %" PRIu64,
                             pull->piece_count, pull->block_bytes, desc->slice_bytes, pieces);
         }
         offset = 0;
@@ -92,9 +93,8 @@ static dd_status plan_source(struct serving *serving, const struct ddi_pull *pul
         return ddi_fail(err, DD_INVALID, "source selects %u tensors, destination %u",
                         serving->tensor_count, pull->want_tensors);
     }
-    st = pull->mode == DDI_PULL_BLOCKS
-             ? plan_blocks(desc, pull, &input, err)
-             : plan_slice(desc, pull, serving->grant.batch, &input, err);
+    st = pull->mode == DDI_PULL_BLOCKS ? plan_blocks(desc, pull, &input, err)
+                                       : plan_slice(desc, pull, serving->grant.batch, &input, err);
     if (st != DD_OK) {
         return st;
     }

@@ -20,9 +20,9 @@ struct ddi_xfer_counters {
 
 /* What transfers of one engine need. Outlives all of them. */
 struct ddi_xfer {
-    struct ddi_table *table;    /* constant */
-    struct ddi_links *links;    /* constant */
-    uint32_t sync_timeout_ms;   /* constant */
+    struct ddi_table *table;  /* constant */
+    struct ddi_links *links;  /* constant */
+    uint32_t sync_timeout_ms; /* constant */
     struct ddi_xfer_counters counters;
 };
 

@@ -86,8 +86,7 @@ static inline void fake_welcome(struct fake_owner *fake, uint64_t client)
     if (fake->script == FAKE_WRONG_VERSION) {
         hello.min_version = hello.max_version = 77;
     }
-    fake_write(fake->control, bytes,
-               ddi_encode_hello(bytes, sizeof(bytes), DDI_WELCOME, &hello));
+    fake_write(fake->control, bytes, ddi_encode_hello(bytes, sizeof(bytes), DDI_WELCOME, &hello));
 }
 
 /* Answer one PULL. `total` bytes are wanted. */

@@ -103,8 +103,7 @@ static inline uint8_t *rig_tensor(dd_engine *engine, int64_t cache, uint32_t ten
 {
     uint64_t addresses[256] = {0};
 
-    if (tensors > 256 ||
-        dd_cache_addresses(engine, cache, 0, addresses, tensors, NULL) != DD_OK) {
+    if (tensors > 256 || dd_cache_addresses(engine, cache, 0, addresses, tensors, NULL) != DD_OK) {
         return NULL;
     }
     return (uint8_t *)(uintptr_t)addresses[at];
@@ -149,14 +148,14 @@ static inline dd_stats rig_stats(dd_engine *engine)
 }
 
 /* Wait, at most 5 s, until `condition` holds. */
-#define RIG_AWAIT(condition)                                                                       \
-    do {                                                                                           \
-        struct timespec rig_pause = {.tv_nsec = 1000000};                                          \
-        int rig_left = 5000;                                                                       \
-        while (!(condition) && rig_left-- > 0) {                                                   \
-            (void)nanosleep(&rig_pause, NULL);                                                     \
-        }                                                                                          \
-        EXPECT_TRUE(condition);                                                                    \
+#define RIG_AWAIT(condition)                              \
+    do {                                                  \
+        struct timespec rig_pause = {.tv_nsec = 1000000}; \
+        int rig_left = 5000;                              \
+        while (!(condition) && rig_left-- > 0) {          \
+            (void)nanosleep(&rig_pause, NULL);            \
+        }                                                 \
+        EXPECT_TRUE(condition);                           \
     } while (0)
 
 #endif

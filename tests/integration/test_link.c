@@ -57,10 +57,9 @@ TEST(several_links_in_one_call_report_each_of_them)
     EXPECT_OK(dd_engine_address(c, address[1], 128, &err));
     (void)close(listener); /* nobody listens there any more */
     {
-        dd_target targets[3] = {
-            {.size = sizeof(dd_target), .cluster_id = 1, .remote = address[0]},
-            {.size = sizeof(dd_target), .cluster_id = 2, .remote = silent},
-            {.size = sizeof(dd_target), .cluster_id = 3, .remote = address[1]}};
+        dd_target targets[3] = {{.size = sizeof(dd_target), .cluster_id = 1, .remote = address[0]},
+                                {.size = sizeof(dd_target), .cluster_id = 2, .remote = silent},
+                                {.size = sizeof(dd_target), .cluster_id = 3, .remote = address[1]}};
 
         EXPECT_STATUS(dd_link_open(decoder, targets, 3, results, 5000, &err), DD_LINK_FAILED);
         EXPECT_CONTAINS(err.text, silent);
@@ -177,9 +176,9 @@ TEST(strangers_at_the_listener_are_sent_away)
         "\x80\x04\x95 a pickle, more or less ...................",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello ....................",
     };
-    dd_engine *prompt =
-        rig_start(1, DD_ROLE_PROMPT, "datadist.listen", "127.0.0.1:0", "datadist.log_level", "off",
-                  "datadist.handshake_ms", "200", NULL);
+    dd_engine *prompt = rig_start(1, DD_ROLE_PROMPT, "datadist.listen", "127.0.0.1:0",
+                                  "datadist.log_level", "off", "datadist.handshake_ms", "200",
+                                  NULL);
     dd_engine *decoder = rig_decoder(2);
     char address[128];
     char byte;
@@ -282,8 +281,8 @@ TEST(stop_and_forced_unlink_end_running_pulls)
         REQUIRE_TRUE(decoder != NULL);
         EXPECT_OK(rig_link(decoder, 1, prompt));
         for (int i = 0; i < 3; i++) {
-            pullers[i] = (struct puller){
-                .engine = decoder, .cache = rig_cache(decoder, 4, 1, 16 << 20, NULL, 0)};
+            pullers[i] = (struct puller){.engine = decoder,
+                                         .cache = rig_cache(decoder, 4, 1, 16 << 20, NULL, 0)};
             (void)pthread_create(&threads[i], NULL, pull_until_it_fails, &pullers[i]);
         }
         RIG_AWAIT(rig_stats(decoder).pulls > 2);
@@ -309,11 +308,11 @@ TEST(stop_and_forced_unlink_end_running_pulls)
 }
 
 CHECK_MAIN(RUN(several_links_in_one_call_report_each_of_them)
-           RUN(a_wrong_cluster_is_refused_with_expected_and_found)
-           RUN(a_peer_that_never_answers_costs_the_time_out_and_no_more)
-           RUN(unlink_orderly_and_forced_from_either_side_then_relink)
-           RUN(the_same_cluster_from_elsewhere_is_refused_while_the_first_lives)
-           RUN(strangers_at_the_listener_are_sent_away)
-           RUN(a_taken_port_is_named_with_the_option_to_change)
-           RUN(ipv6_and_host_names_work)
-           RUN(stop_and_forced_unlink_end_running_pulls))
+               RUN(a_wrong_cluster_is_refused_with_expected_and_found)
+                   RUN(a_peer_that_never_answers_costs_the_time_out_and_no_more)
+                       RUN(unlink_orderly_and_forced_from_either_side_then_relink)
+                           RUN(the_same_cluster_from_elsewhere_is_refused_while_the_first_lives)
+                               RUN(strangers_at_the_listener_are_sent_away)
+                                   RUN(a_taken_port_is_named_with_the_option_to_change)
+                                       RUN(ipv6_and_host_names_work)
+                                           RUN(stop_and_forced_unlink_end_running_pulls))

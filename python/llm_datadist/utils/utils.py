@@ -25,13 +25,14 @@ __all__ = [
 ]
 
 INT64_MAX = 2**63 - 1
+UINT16_MAX = 2**16 - 1
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 
 _RANGES = {
     "uint64": (0, UINT64_MAX),
     "uint32": (0, UINT32_MAX),
-    "uint16": (0, 2**16 - 1),
+    "uint16": (0, UINT16_MAX),
     "uint8": (0, 2**8 - 1),
     "int64": (-(2**63), INT64_MAX),
     "int32": (-(2**31), 2**31 - 1),
