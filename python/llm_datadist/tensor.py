@@ -71,7 +71,7 @@ class Tensor(TensorBase):
         check_isinstance("data", data, (numpy.ndarray, Tensor), allow_none=False)
         if isinstance(data, Tensor):
             self._desc = data._desc
-            self._view = numpy.array(memoryview(data))
+            self._view = numpy.array(data._view, order="C")
         else:
             self._desc = _describe(data, tensor_desc)
             self._view = _copy(data, self._desc.dtype)
@@ -153,26 +153,32 @@ class Tensor(TensorBase):
 
 def _describe(array, wanted: Optional[TensorDesc]) -> TensorDesc:
     """Return the description of an array, or `wanted` if the array fits it."""
-    from llm_datadist.data_type import dtype_to_np_dtype, np_dtype_to_dtype
+    from llm_datadist.data_type import dtype_to_np_dtype
 
     if not array.flags.c_contiguous:
         raise RuntimeError("the array is not C-contiguous")
     is_text = array.dtype.kind in "SU"
     if wanted is None:
-        found = DataType.DT_STRING if is_text else np_dtype_to_dtype.get(array.dtype.type)
-        if found is None or not array.dtype.isnative:
-            raise RuntimeError(f"no tensor has elements of numpy type {array.dtype}")
+        found = DataType.DT_STRING if is_text else _data_type(array.dtype)
         return TensorDesc(found, list(array.shape))
     if list(array.shape) != wanted.shape:
         raise RuntimeError(f"the array has shape {list(array.shape)}, wanted {wanted.shape}")
-    fits = array.dtype.isnative and (
-        is_text
-        if wanted.dtype is DataType.DT_STRING
-        else array.dtype.type is dtype_to_np_dtype[wanted.dtype]
-    )
+    if wanted.dtype is DataType.DT_STRING:
+        fits = is_text
+    else:
+        fits = array.dtype == dtype_to_np_dtype[wanted.dtype]
     if not fits:
         raise RuntimeError(f"the array has numpy type {array.dtype}, wanted {wanted.dtype}")
     return wanted
+
+
+def _data_type(numpy_dtype) -> DataType:
+    from llm_datadist.data_type import np_dtype_to_dtype
+
+    for scalar, dtype in np_dtype_to_dtype.items():
+        if numpy_dtype == scalar:  # not a look-up: numpy has several scalars of one type
+            return dtype
+    raise RuntimeError(f"no tensor has elements of numpy type {numpy_dtype}")
 
 
 def _copy(array, dtype: DataType):

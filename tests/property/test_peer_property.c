@@ -38,13 +38,13 @@ static bool chance(unsigned percent)
     return below(100) < percent;
 }
 
-#define HOLDS(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            check_failures++;                                                                      \
-            (void)fprintf(stderr, "%s:%d: DD_SEED=%" PRIu64 ": not true: %s\n", __FILE__,          \
-                          __LINE__, seed, #condition);                                             \
-        }                                                                                          \
+#define HOLDS(condition)                                                                  \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            check_failures++;                                                             \
+            (void)fprintf(stderr, "%s:%d: DD_SEED=%" PRIu64 ": not true: %s\n", __FILE__, \
+                          __LINE__, seed, #condition);                                    \
+        }                                                                                 \
     } while (0)
 
 /* Run a case with many seeds for a while, or with the one in DD_SEED; stop at the first failure. */
@@ -264,7 +264,7 @@ TEST(a_peer_keeps_its_promises_whatever_comes)
 /* ---- Two peers and a network ----------------------------------------------------------------- */
 
 struct packet {
-    uint64_t at_ns; /* when it arrives */
+    uint64_t at_ns;                /* when it arrives */
     enum ddi_message_type message; /* 0: the connection ends */
     struct ddi_hello hello;
     struct ddi_refusal refusal;
@@ -275,9 +275,9 @@ struct side {
     struct ddi_identity self;
     struct ddi_peer peer;
     uint64_t wake_ns;
-    uint64_t admit_ns; /* server: when admission is decided */
-    uint64_t close_ns; /* when it is asked to close */
-    uint64_t close_ms; /* how long that may take */
+    uint64_t admit_ns;  /* server: when admission is decided */
+    uint64_t close_ns;  /* when it is asked to close */
+    uint64_t close_ms;  /* how long that may take */
     uint64_t silent_ns; /* from then on nothing reaches it */
     struct packet queue[QUEUE];
     unsigned first;
@@ -289,7 +289,7 @@ struct network {
     uint64_t max_delay_ns;
     unsigned loss; /* percent */
     uint64_t reset_ns;
-    uint64_t apart_ns; /* since when they disagree; DDI_NEVER: they agree */
+    uint64_t apart_ns;    /* since when they disagree; DDI_NEVER: they agree */
     struct side sides[2]; /* client, server */
 };
 
@@ -448,7 +448,9 @@ static void init_network(struct network *net)
 
 static void run_network(struct network *net, uint64_t until_ns)
 {
-    while (net->now_ns < until_ns) {
+    int before = check_failures;
+
+    while (net->now_ns < until_ns && check_failures == before) {
         uint64_t next_ns = ddi_min_u64(next_of(&net->sides[0]), next_of(&net->sides[1]));
 
         net->now_ns = ddi_min_u64(ddi_min_u64(next_ns, net->reset_ns), until_ns);
@@ -523,6 +525,5 @@ TEST(a_link_over_a_good_network_stands)
     run_cases(run_good_network);
 }
 
-CHECK_MAIN(RUN(a_peer_keeps_its_promises_whatever_comes)
-           RUN(two_peers_never_disagree_for_long)
-           RUN(a_link_over_a_good_network_stands))
+CHECK_MAIN(RUN(a_peer_keeps_its_promises_whatever_comes); RUN(two_peers_never_disagree_for_long);
+           RUN(a_link_over_a_good_network_stands);)

@@ -107,7 +107,8 @@ TEST(a_name_that_is_not_found_fails_the_link)
     /* A label has at most 63 characters, so nobody is asked for this one. */
     expect_refused_with(
         DD_LINK_FAILED,
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:26000", "not found");
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:26000",
+        "not found");
 }
 
 TEST(v6_without_brackets_gets_a_hint)
@@ -207,8 +208,8 @@ TEST(a_very_long_text_is_refused_and_cut)
 
 TEST(text_and_address_go_round)
 {
-    const char *texts[] = {"1.2.3.4:5", "127.0.0.1:65535", "[::1]:1", "[fe80::1%lo]:7",
-                           "[::ffff:1.2.3.4]:9", "[1:2:3:4:5:6:7:8]:65535"};
+    const char *texts[] = {"1.2.3.4:5",      "127.0.0.1:65535",    "[::1]:1",
+                           "[fe80::1%lo]:7", "[::ffff:1.2.3.4]:9", "[1:2:3:4:5:6:7:8]:65535"};
 
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct ddi_addr first;
@@ -242,8 +243,8 @@ TEST(a_source_address_has_no_port)
                              {"::1", "[::1]:0"},
                              {"fe80::1%lo", "[fe80::1%lo]:0"},
                              {"::ffff:127.0.0.1", "[::ffff:127.0.0.1]:0"}};
-    const char *bad[] = {"", "localhost", "127.0.0.1:80", "[::1]", "[::1]:80", "127.0.0.1 ",
-                         "300.0.0.1", "::1%no-such-interface"};
+    const char *bad[] = {"",         "localhost",  "127.0.0.1:80", "[::1]",
+                         "[::1]:80", "127.0.0.1 ", "300.0.0.1",    "::1%no-such-interface"};
 
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         EXPECT_OK(ddi_addr_host(good[i][0], &addr, NULL));
@@ -259,18 +260,11 @@ TEST(a_source_address_has_no_port)
     }
 }
 
-CHECK_MAIN(RUN(numeric_addresses_are_taken_as_written)
-           RUN(a_v4_mapped_address_stays_v6)
-           RUN(a_link_local_address_keeps_its_interface)
-           RUN(a_local_name_is_resolved)
-           RUN(a_name_that_is_not_found_fails_the_link)
-           RUN(v6_without_brackets_gets_a_hint)
-           RUN(brackets_hold_a_numeric_v6_address)
-           RUN(the_host_may_not_be_missing)
-           RUN(the_port_may_not_be_missing)
-           RUN(the_port_is_a_plain_number)
-           RUN(a_host_of_digits_is_a_whole_dotted_address_or_refused)
-           RUN(a_very_long_text_is_refused_and_cut)
-           RUN(text_and_address_go_round)
-           RUN(an_address_that_is_none_has_a_text)
-           RUN(a_source_address_has_no_port))
+CHECK_MAIN(RUN(numeric_addresses_are_taken_as_written); RUN(a_v4_mapped_address_stays_v6);
+           RUN(a_link_local_address_keeps_its_interface); RUN(a_local_name_is_resolved);
+           RUN(a_name_that_is_not_found_fails_the_link); RUN(v6_without_brackets_gets_a_hint);
+           RUN(brackets_hold_a_numeric_v6_address); RUN(the_host_may_not_be_missing);
+           RUN(the_port_may_not_be_missing); RUN(the_port_is_a_plain_number);
+           RUN(a_host_of_digits_is_a_whole_dotted_address_or_refused);
+           RUN(a_very_long_text_is_refused_and_cut); RUN(text_and_address_go_round);
+           RUN(an_address_that_is_none_has_a_text); RUN(a_source_address_has_no_port);)

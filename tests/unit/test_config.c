@@ -196,8 +196,18 @@ TEST(a_bad_variable_is_refused_by_its_own_name)
 
 TEST(bad_numbers_are_refused)
 {
-    static const char *const values[] = {"abc", "",    " 5",  "5 ",   "+5", "-1",
-                                         "5.0", "0x5", "5e0", "5\n5", "17", "0",
+    static const char *const values[] = {"abc",
+                                         "",
+                                         " 5",
+                                         "5 ",
+                                         "+5",
+                                         "-1",
+                                         "5.0",
+                                         "0x5",
+                                         "5e0",
+                                         "5\n5",
+                                         "17",
+                                         "0",
                                          "18446744073709551618" /* 2^64 + 2 */};
     const struct bad edges[] = {
         {"datadist.sync_timeout_ms", "abc", "a whole number from 1 to 2147483647"},
@@ -223,9 +233,9 @@ TEST(bad_numbers_are_refused)
 
 TEST(bad_fractions_are_refused)
 {
-    static const char *const values[] = {"",      "half", "1.01", "-0.1", "+0.1", ".5",  " 0.5",
-                                         "0.5 ",  "0,5",  "95%",  "nan",  "inf",  "1e9", "0.5.5",
-                                         "2e400", "95",   "0x1p-1"};
+    static const char *const values[] = {"",     "half",  "1.01",  "-0.1", "+0.1",  ".5",
+                                         " 0.5", "0.5 ",  "0,5",   "95%",  "nan",   "inf",
+                                         "1e9",  "0.5.5", "2e400", "95",   "0x1p-1"};
 
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         struct bad bad = {"datadist.pool_fraction", values[i], "a number from 0.0 to 1.0"};
@@ -290,12 +300,27 @@ TEST(a_text_has_room_for_255_bytes)
 
 TEST(unknown_options_are_refused_by_name)
 {
-    static const char *const keys[] = {
-        "datadist.listen2", "datadist.liste", "datadist.", "datadist", "", "listen",
-        "tcp.streams", "datadist.tcp", "datadist.tcp.", "datadist.streams", "DATADIST.listen",
-        "DATADIST_LISTEN", "datadist.Listen", " datadist.listen", "datadist.listen ",
-        "datadist..listen", "datadistlisten", "datadist.datadist.listen", "datadist.tcp_streams",
-        "llm.listenIpInfo", "ge.flowGraphMemMaxSize"};
+    static const char *const keys[] = {"datadist.listen2",
+                                       "datadist.liste",
+                                       "datadist.",
+                                       "datadist",
+                                       "",
+                                       "listen",
+                                       "tcp.streams",
+                                       "datadist.tcp",
+                                       "datadist.tcp.",
+                                       "datadist.streams",
+                                       "DATADIST.listen",
+                                       "DATADIST_LISTEN",
+                                       "datadist.Listen",
+                                       " datadist.listen",
+                                       "datadist.listen ",
+                                       "datadist..listen",
+                                       "datadistlisten",
+                                       "datadist.datadist.listen",
+                                       "datadist.tcp_streams",
+                                       "llm.listenIpInfo",
+                                       "ge.flowGraphMemMaxSize"};
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         struct ddi_config config = defaults();
@@ -346,17 +371,10 @@ TEST(the_locale_of_the_application_changes_nothing)
     clear_environment();
 }
 
-CHECK_MAIN(RUN(defaults_are_as_documented)
-           RUN(every_option_can_be_set_to_its_own_default)
-           RUN(good_values_are_taken)
-           RUN(the_environment_gives_the_default)
-           RUN(every_option_has_a_variable)
-           RUN(a_bad_variable_is_refused_by_its_own_name)
-           RUN(bad_numbers_are_refused)
-           RUN(bad_fractions_are_refused)
-           RUN(bad_choices_are_refused)
-           RUN(several_choices_at_once_are_none)
-           RUN(a_text_has_room_for_255_bytes)
-           RUN(unknown_options_are_refused_by_name)
-           RUN(a_long_key_is_cut_in_the_text)
-           RUN(the_locale_of_the_application_changes_nothing))
+CHECK_MAIN(RUN(defaults_are_as_documented); RUN(every_option_can_be_set_to_its_own_default);
+           RUN(good_values_are_taken); RUN(the_environment_gives_the_default);
+           RUN(every_option_has_a_variable); RUN(a_bad_variable_is_refused_by_its_own_name);
+           RUN(bad_numbers_are_refused); RUN(bad_fractions_are_refused);
+           RUN(bad_choices_are_refused); RUN(several_choices_at_once_are_none);
+           RUN(a_text_has_room_for_255_bytes); RUN(unknown_options_are_refused_by_name);
+           RUN(a_long_key_is_cut_in_the_text); RUN(the_locale_of_the_application_changes_nothing);)

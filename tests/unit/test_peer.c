@@ -574,23 +574,15 @@ TEST(neither_side_takes_steps_of_the_other)
     }
 }
 
-CHECK_MAIN(RUN(client_goes_from_dial_to_linked)
-           RUN(server_goes_from_hello_to_linked)
-           RUN(wrong_cluster_is_refused_by_the_server_and_both_know_why)
-           RUN(wrong_cluster_is_refused_by_the_client_and_both_know_why)
-           RUN(a_version_that_we_do_not_speak_is_refused)
-           RUN(a_refusal_ends_every_state_with_its_words)
-           RUN(a_probe_admits_or_denies)
-           RUN(either_side_closes_orderly)
-           RUN(both_sides_close_at_once)
-           RUN(a_link_that_drains_still_answers)
-           RUN(a_lost_connection_ends_every_state)
-           RUN(a_silent_peer_is_pinged_and_dead_after_three)
-           RUN(a_peer_that_answers_pings_lives_on)
-           RUN(nobody_is_pinged_while_traffic_flows)
-           RUN(a_late_timer_pings_once_or_gives_up)
-           RUN(without_heartbeats_a_silent_peer_stays)
-           RUN(each_state_ends_at_its_deadline)
-           RUN(any_other_message_breaks_the_link)
-           RUN(what_is_over_stays_over_and_silent)
-           RUN(neither_side_takes_steps_of_the_other))
+CHECK_MAIN(RUN(client_goes_from_dial_to_linked); RUN(server_goes_from_hello_to_linked);
+           RUN(wrong_cluster_is_refused_by_the_server_and_both_know_why);
+           RUN(wrong_cluster_is_refused_by_the_client_and_both_know_why);
+           RUN(a_version_that_we_do_not_speak_is_refused);
+           RUN(a_refusal_ends_every_state_with_its_words); RUN(a_probe_admits_or_denies);
+           RUN(either_side_closes_orderly); RUN(both_sides_close_at_once);
+           RUN(a_link_that_drains_still_answers); RUN(a_lost_connection_ends_every_state);
+           RUN(a_silent_peer_is_pinged_and_dead_after_three);
+           RUN(a_peer_that_answers_pings_lives_on); RUN(nobody_is_pinged_while_traffic_flows);
+           RUN(a_late_timer_pings_once_or_gives_up); RUN(without_heartbeats_a_silent_peer_stays);
+           RUN(each_state_ends_at_its_deadline); RUN(any_other_message_breaks_the_link);
+           RUN(what_is_over_stays_over_and_silent); RUN(neither_side_takes_steps_of_the_other);)

@@ -132,12 +132,9 @@ TEST(the_library_says_which_version_it_is)
     EXPECT_TRUE(strcmp(dd_version(), DD_VERSION) == 0);
 }
 
-CHECK_MAIN(RUN(every_status_has_a_name_of_its_own)
-           RUN(a_number_that_is_no_status_has_no_name)
-           RUN(internal_statuses_are_negative_and_no_public_ones)
-           RUN(a_failure_fills_all_of_the_error)
-           RUN(a_failure_of_the_system_adds_what_the_system_says)
-           RUN(nobody_has_to_want_the_text)
-           RUN(a_context_stands_in_front)
-           RUN(a_long_text_is_cut_at_its_end)
-           RUN(the_library_says_which_version_it_is))
+CHECK_MAIN(RUN(every_status_has_a_name_of_its_own); RUN(a_number_that_is_no_status_has_no_name);
+           RUN(internal_statuses_are_negative_and_no_public_ones);
+           RUN(a_failure_fills_all_of_the_error);
+           RUN(a_failure_of_the_system_adds_what_the_system_says); RUN(nobody_has_to_want_the_text);
+           RUN(a_context_stands_in_front); RUN(a_long_text_is_cut_at_its_end);
+           RUN(the_library_says_which_version_it_is);)
