@@ -76,9 +76,9 @@ static const char intro[] =
     "   export DATADIST_TCP_STREAMS=4\n"
     "   ```\n"
     "\n"
-    "A name that does not exist and a value that is not allowed are refused; the text of the error\n"
-    "names the option or variable, the value and what is allowed. Whole numbers are decimal digits\n"
-    "only.\n"
+    "A name that does not exist and a value that is not allowed are refused; the text of the\n"
+    "error names the option or variable, the value and what is allowed. Whole numbers are decimal\n"
+    "digits only.\n"
     "\n"
     "| option | default | allowed | meaning |\n"
     "|---|---|---|---|\n";
