@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Callable, Dict
 
-from llm_datadist import _datadist
+from llm_datadist._extension import _datadist
 from llm_datadist.status import LLMException, LLMStatusCode, handle_llm_status
 
 # Engines that a forked child inherited. Their threads live in the parent: they can be neither used

@@ -151,7 +151,9 @@ def _is_cache_manager(options: Dict[str, str]) -> bool:
             f"option {REMOTE_ACCESSIBLE} is {accessible!r}, with {TRANSFER_BACKEND} it is "
             '"1" or left out',
         )
-        raise_if_false(LISTEN in options, f"option {LISTEN} is missing, {TRANSFER_BACKEND} needs it")
+        raise_if_false(
+            LISTEN in options, f"option {LISTEN} is missing, {TRANSFER_BACKEND} needs it"
+        )
         raise_if_false(
             backend == "hixl", f'option {TRANSFER_BACKEND} is {backend!r}, wanted "hixl"'
         )

@@ -356,7 +356,9 @@ class KvCache:
     A handle that is dropped gives the cache back, as `KvCacheManager.deallocate_cache` does.
     """
 
-    def __init__(self, cache_id: int, cache_desc: CacheDesc, per_device_tensor_addrs, kv_cache_manager):
+    def __init__(
+        self, cache_id: int, cache_desc: CacheDesc, per_device_tensor_addrs, kv_cache_manager
+    ):
         check_int64("cache_id", cache_id)
         self._cache_id = cache_id
         self._cache_desc = cache_desc

@@ -61,9 +61,7 @@ class KvCacheManager:
 
     # ---- Allocation ------------------------------------------------------------------------------
 
-    def allocate_cache(
-        self, cache_desc: CacheDesc, cache_keys: Union[list, tuple] = ()
-    ) -> KvCache:
+    def allocate_cache(self, cache_desc: CacheDesc, cache_keys: Union[list, tuple] = ()) -> KvCache:
         """Allocate a contiguous cache.
 
         Args:
@@ -214,7 +212,7 @@ class KvCacheManager:
         check_int64("size", size)
         check_uint32("batch_index", batch_index)
         if size != -1 and size <= 0:
-            raise_if_false(False, f"size is {size}, wanted -1 or a number of bytes above 0")
+            _refuse(f"size is {size}, wanted -1 or a number of bytes above 0")
         src_offset = _offset(kwargs, "src_cache_offset")
         dst_offset = _offset(kwargs, "dst_cache_offset")
         cluster_id = cache_key.cluster_id
@@ -269,24 +267,28 @@ class KvCacheManager:
             check_inner(name, blocks, int)
         _check_on_device(decoder_kv_cache)
         if not prompt_blocks or len(prompt_blocks) != len(decoder_blocks):
-            raise_if_false(
-                False,
+            _refuse(
                 f"prompt_blocks has {len(prompt_blocks)} entries, decoder_blocks "
                 f"{len(decoder_blocks)}, wanted equally many and at least one",
             )
-        check_list_uint64("prompt_blocks", prompt_blocks)
-        check_list_uint64("decoder_blocks", decoder_blocks)
+        name = _blocks_name_of(prompt_cache_key)
         layers = _layer_arguments(kwargs)
-        self._pull(
-            "pull_blocks",
-            "pull_blocks",
-            prompt_cache_key.cluster_id,
-            _blocks_name_of(prompt_cache_key),
-            decoder_kv_cache,
-            prompt_blocks,
-            decoder_blocks,
-            **layers,
-        )
+        try:
+            self._pull(
+                "pull_blocks",
+                "pull_blocks",
+                prompt_cache_key.cluster_id,
+                name,
+                decoder_kv_cache,
+                prompt_blocks,
+                decoder_blocks,
+                **layers,
+            )
+        except ValueError:
+            # The extension checks the lists on its way, faster; only the names are not its own.
+            check_list_uint64("prompt_blocks", prompt_blocks)
+            check_list_uint64("decoder_blocks", decoder_blocks)
+            raise
 
     def _pull(self, tag, method, cluster_id, key, cache, *args, **kwargs) -> None:
         cache_id = self._id_of(cache, tag)
@@ -303,8 +305,7 @@ class KvCacheManager:
         has_request = cache_key.req_id != INVALID_ID
         has_prefix = cache_key.prefix_id != INVALID_ID
         if has_request == has_prefix:
-            raise_if_false(
-                False,
+            _refuse(
                 f"{cache_key} has {'both' if has_request else 'neither'} a request id and a prefix "
                 "id, wanted one of them",
             )
@@ -342,7 +343,7 @@ class KvCacheManager:
 
     def _require_role(self, role: LLMRole, tag: str) -> None:
         if self._role is not role:
-            raise_if_false(False, f"{tag} is for {role}, this instance is {self._role}")
+            _refuse(f"{tag} is for {role}, this instance is {self._role}")
 
     def _id_of(self, cache: KvCache, tag: str) -> int:
         """Return the id of a cache that this manager holds."""
@@ -353,6 +354,11 @@ class KvCacheManager:
                 status_code=LLMStatusCode.LLM_KV_CACHE_NOT_EXIST,
             )
         return cache.cache_id
+
+
+def _refuse(text: str) -> None:
+    """Raise LLM_PARAM_INVALID. Pulls make the text only when it is needed."""
+    raise_if_false(False, text)
 
 
 def _check_allocatable(desc: CacheDesc) -> None:
@@ -366,7 +372,7 @@ def _check_allocatable(desc: CacheDesc) -> None:
 def _check_on_device(cache: KvCache) -> None:
     placement = cache.cache_desc.placement
     if placement is not Placement.DEVICE:
-        raise_if_false(False, f"the cache has placement {placement}, wanted {Placement.DEVICE}")
+        _refuse(f"the cache has placement {placement}, wanted {Placement.DEVICE}")
 
 
 def _name_of(key: CacheKey) -> tuple:
@@ -410,7 +416,7 @@ def _layer_arguments(kwargs: dict) -> dict:
         per_layer = 0  # 2, without asking that there are so many tensors
     else:
         check_uint32("tensor_num_per_layer", per_layer)
-        raise_if_false(per_layer >= 1, f"tensor_num_per_layer is {per_layer}, wanted 1 or above")
+        raise_if_false(per_layer >= 1, "tensor_num_per_layer is 0, wanted 1 or above")
     return {
         "tensors_per_layer": per_layer,
         "src_layers": _layers("src_layer_range", kwargs.get("src_layer_range")),
@@ -424,7 +430,7 @@ def _layers(name: str, layers: Optional[range]) -> Sequence[int]:
     if not layers:
         return 0, 0
     if layers.step != 1 or layers.start < 0:
-        raise_if_false(False, f"{name} is {layers}, wanted step 1 and a start of 0 or above")
+        _refuse(f"{name} is {layers}, wanted step 1 and a start of 0 or above")
     check_uint32(name, layers.start)
     check_uint32(name, layers.stop - 1)
     return layers.start, len(layers)

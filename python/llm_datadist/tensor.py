@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import List, Optional, Union
 
-from llm_datadist._datadist import TensorBase
+from llm_datadist._extension import _datadist
 from llm_datadist.data_type import DataType
 from llm_datadist.utils.utils import check_inner, check_isinstance
-
-_STRING_BYTES = 16  # of one DT_STRING element in the memory of a cache
 
 
 class TensorDesc:
@@ -46,7 +44,7 @@ class TensorDesc:
         return f"TensorDesc(dtype={self._dtype}, shape={self._shape})"
 
 
-class Tensor(TensorBase):
+class Tensor(_datadist.TensorBase):
     """A tensor, made from a numpy array or another tensor (copied), or over a cache (shared).
 
     It is a buffer: `memoryview(tensor)`, `numpy.asarray(tensor)` and DLPack give its memory
@@ -120,9 +118,7 @@ class Tensor(TensorBase):
         array = numpy.asarray(self._view)
         if array.dtype.kind == "U":
             return array.copy()
-        if self._is_shared:
-            array = numpy.frombuffer(memoryview(self._view).cast("B"), f"S{_STRING_BYTES}")
-        return numpy.char.decode(array, "utf-8", "replace").reshape(self._desc.shape)
+        return numpy.char.decode(array, "utf-8", "replace")  # bytes, padded with zeros
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         """Export the memory by DLPack; arguments as in the array API standard.

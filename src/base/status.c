@@ -1,6 +1,9 @@
 /* Status names and error texts. */
 #include "base/status.h"
 
+#undef ddi_fail
+#undef ddi_fail_system
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
