@@ -16,7 +16,7 @@
 
 #define TENSORS 80
 #define MAX_ROUNDS 101
-#define MAX_RESULTS 16
+#define MAX_RESULTS 32
 #define OWNER_ID 1
 #define PULLER_ID 2
 #define LATENCY_BATCHES 25
@@ -66,12 +66,12 @@ struct side {
 /* One pair of processes. */
 struct group {
     const char *congestion; /* empty: the system's */
-    const char *name;       /* for the table */
-    const char *place;      /* for the table */
-    int owner_at;           /* processor; -1: where the system puts it */
-    int puller_at;
-    bool is_small; /* small pulls only */
+    const char *name;       /* of the congestion control */
+    enum raw_place place;
 };
+
+static const char *const place_names[] = {
+    [RAW_ANYWHERE] = "anywhere", [RAW_HALVES] = "halves", [RAW_TOGETHER] = "one core"};
 
 struct report {
     struct raw_result results[MAX_RESULTS];
@@ -364,8 +364,9 @@ static bool measure_rate(struct side *side, struct report *report)
         }
         ratios[i] = ours[i] / raw[i];
     }
-    (void)snprintf(result.what, sizeof(result.what), "pull, %" PRIu64 " KiB blocks, %s",
-                   side->shape.block_bytes / 1024, side->group->name);
+    (void)snprintf(result.what, sizeof(result.what), "%" PRIu64 " KiB blocks, %s, %s",
+                   side->shape.block_bytes / 1024, side->group->name,
+                   place_names[side->group->place]);
     (void)snprintf(result.note, sizeof(result.note), "raw: %u entries per call%s",
                    side->way.per_call, side->way.waits_for_all ? ", MSG_WAITALL" : "");
     result.ours = raw_figures(ours, rounds);
@@ -425,7 +426,7 @@ static bool measure_latency(struct side *side, struct report *report)
     double medians[2][LATENCY_BATCHES];
     double ratios[LATENCY_BATCHES];
     /* Where the system is free to put the threads, that decides; see docs/benchmarks.md. */
-    struct raw_result result = {.unit = "us", .target = side->group->is_small ? 2.0 : 0};
+    struct raw_result result = {.unit = "us", .target = side->group->place == RAW_ANYWHERE ? 0 : 2.0};
 
     if (!set_shape(side, &shape)) {
         return false;
@@ -448,8 +449,8 @@ static bool measure_latency(struct side *side, struct report *report)
         }
         ratios[at] = medians[1][at] / medians[0][at];
     }
-    (void)snprintf(result.what, sizeof(result.what), "one block of 16 KiB, %s%s",
-                   side->group->name, side->group->place);
+    (void)snprintf(result.what, sizeof(result.what), "one block of 16 KiB, %s, %s",
+                   side->group->name, place_names[side->group->place]);
     result.limit = small_figures(us[0], medians[0]);
     result.ours = small_figures(us[1], medians[1]);
     result.ratio = raw_figures(ratios, LATENCY_BATCHES);
@@ -464,9 +465,13 @@ static bool run_puller(struct side *side, struct report *report)
 {
     static const uint64_t block_bytes[] = {16384, 65536, 131072};
     static const struct shape none = {0};
+    size_t count = sizeof(block_bytes) / sizeof(block_bytes[0]);
     bool is_good = open_puller(side) && measure_latency(side, report);
 
-    for (size_t i = 0; is_good && !side->group->is_small && i < sizeof(block_bytes) / sizeof(block_bytes[0]); i++) {
+    if (side->group->place == RAW_TOGETHER) {
+        count = 0; /* a rate there says little: both sides wait for each other's time slice */
+    }
+    for (size_t i = 0; is_good && i < count; i++) {
         uint64_t blocks = side->options->bytes / TENSORS / block_bytes[i];
         struct shape shape = {
             .tensors = TENSORS, .block_bytes = block_bytes[i], .blocks = blocks > 0 ? blocks : 1};
@@ -488,9 +493,8 @@ static bool run_group(const struct options *options, const struct group *group,
     int status = 0;
     bool is_good = sched_getaffinity(0, sizeof(all), &all) == 0;
     pid_t owner = raw_fork(&side.control);
-    int at = owner == 0 ? group->owner_at : group->puller_at;
 
-    is_good = is_good && owner >= 0 && (at < 0 || raw_pin(&all, at));
+    is_good = is_good && owner >= 0 && raw_pin(group->place, owner == 0, &all);
     if (owner == 0) {
         _exit(is_good && run_owner(&side) ? 0 : 1);
     }
@@ -508,14 +512,15 @@ static bool run_group(const struct options *options, const struct group *group,
 static bool run_all(const struct options *options, const char *congestion, const char *name,
                     struct report *report)
 {
-    const struct group groups[] = {{congestion, name, ", any core", -1, -1, false},
-                                   {congestion, name, ", one core", 0, 0, true},
-                                   {congestion, name, ", two cores", 0, 1, true}};
-    size_t count = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? 3 : 2;
+    static const enum raw_place places[] = {RAW_ANYWHERE, RAW_HALVES, RAW_TOGETHER};
     bool is_good = true;
 
-    for (size_t i = 0; i < count; i++) {
-        is_good = run_group(options, &groups[i], report) && is_good;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        struct group group = {congestion, name, places[i]};
+
+        if (places[i] != RAW_HALVES || sysconf(_SC_NPROCESSORS_ONLN) > 1) {
+            is_good = run_group(options, &group, report) && is_good;
+        }
     }
     return is_good;
 }

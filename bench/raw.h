@@ -130,18 +130,32 @@ static inline pid_t raw_fork(int *control)
     return child;
 }
 
-/* Keep the calling thread, and those that it starts, on the processor `at` of `all`. */
-static inline bool raw_pin(const cpu_set_t *all, int at)
-{
-    cpu_set_t one;
+/* Where the threads of two processes may run. */
+enum raw_place {
+    RAW_ANYWHERE, /* the system decides, and may put a sender and its receiver together */
+    RAW_HALVES,   /* each process has half of the processors, as if it were a host */
+    RAW_TOGETHER  /* all on one processor */
+};
 
-    CPU_ZERO(&one);
+/* Keep the calling thread, and those that it starts, to its place among the processors `all`. */
+static inline bool raw_pin(enum raw_place place, bool is_owner, const cpu_set_t *all)
+{
+    int count = CPU_COUNT(all);
+    int from = place == RAW_HALVES && !is_owner ? count / 2 : 0;
+    int to = place == RAW_TOGETHER ? 1 : place == RAW_HALVES && is_owner ? count / 2 : count;
+    cpu_set_t mine;
+    int at = 0;
+
+    CPU_ZERO(&mine);
     for (int i = 0; i < CPU_SETSIZE; i++) {
-        if (CPU_ISSET(i, all) && at-- == 0) {
-            CPU_SET(i, &one);
+        if (CPU_ISSET(i, all)) {
+            if (at >= from && at < to) {
+                CPU_SET(i, &mine);
+            }
+            at++;
         }
     }
-    return sched_setaffinity(0, sizeof(one), &one) == 0;
+    return sched_setaffinity(0, sizeof(mine), &mine) == 0;
 }
 
 /* The first line of a file, "" when it cannot be read. */

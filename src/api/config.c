@@ -1,7 +1,6 @@
 /* The option table. Nowhere else does an option exist. */
 #include "api/config.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -99,7 +98,7 @@ static bool parse_number(const struct option *option, const char *value, uint64_
 {
     char *end;
 
-    if (!isdigit((unsigned char)value[0])) {
+    if (value[0] < '0' || value[0] > '9') {
         return false; /* strtoull takes signs and blanks, we do not */
     }
     errno = 0;
@@ -107,15 +106,28 @@ static bool parse_number(const struct option *option, const char *value, uint64_
     return errno == 0 && *end == '\0' && *out >= option->min && *out <= option->max;
 }
 
+/* By hand: strtod follows the application's locale, and takes signs, exponents and hexadecimal. */
 static bool parse_fraction(const char *value, double *out)
 {
-    char *end;
+    double number = 0;
+    double scale = 1;
+    bool has_point = false;
 
-    if (!isdigit((unsigned char)value[0]) || strspn(value, "0123456789.") != strlen(value)) {
-        return false; /* strtod takes signs, blanks, exponents and hexadecimal, we do not */
+    if (value[0] < '0' || value[0] > '9') {
+        return false;
     }
-    *out = strtod(value, &end);
-    return *end == '\0' && *out >= 0.0 && *out <= 1.0;
+    for (const char *at = value; *at != '\0'; at++) {
+        if (*at == '.' && !has_point) {
+            has_point = true;
+        } else if (*at >= '0' && *at <= '9') {
+            number = number * 10 + (*at - '0');
+            scale *= has_point ? 10 : 1;
+        } else {
+            return false;
+        }
+    }
+    *out = number / scale;
+    return *out >= 0.0 && *out <= 1.0;
 }
 
 /* Store a value; false when it is not allowed. */
@@ -171,7 +183,11 @@ static void variable_name(const struct option *option, char *text, size_t size)
 {
     (void)snprintf(text, size, "DATADIST_%s", option->name);
     for (char *at = text; *at != '\0'; at++) {
-        *at = *at == '.' ? '_' : (char)toupper((unsigned char)*at);
+        if (*at == '.') {
+            *at = '_';
+        } else if (*at >= 'a' && *at <= 'z') { /* toupper follows the locale */
+            *at = (char)(*at - 'a' + 'A');
+        }
     }
 }
 

@@ -22,8 +22,10 @@ void ddi_error_context(dd_error *err, const char *format, ...)
 
 /* The analyzer sees one file at a time: tell it that a failure returns the status it was given. */
 #ifdef __clang_analyzer__
-#define ddi_fail(err, status, ...) ((void)(err), (dd_status)(status))
-#define ddi_fail_system(err, status, ...) ((void)(err), (dd_status)(status))
+int ddi_analyzed(dd_error *err, ...);
+#define ddi_fail(err, status, ...) ((void)ddi_analyzed((err), __VA_ARGS__), (dd_status)(status))
+#define ddi_fail_system(err, status, ...)                                                          \
+    ((void)ddi_analyzed((err), __VA_ARGS__), (dd_status)(status))
 #endif
 
 #endif

@@ -59,7 +59,8 @@ static bool start_thread_locked(struct ddi_workers *workers)
     sigset_t before;
     bool is_started;
 
-    if (workers->thread_count == workers->max_threads || pthread_attr_init(&attr) != 0) {
+    if (workers->is_closing || workers->thread_count == workers->max_threads ||
+        pthread_attr_init(&attr) != 0) {
         return false;
     }
     (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
@@ -93,15 +94,24 @@ dd_status ddi_workers_open(uint32_t max_threads, struct ddi_workers **out, dd_er
 
 void ddi_workers_close(struct ddi_workers *workers)
 {
+    uint32_t count;
+
     if (workers == NULL) {
         return;
     }
     ddi_mutex_lock(&workers->mu);
-    workers->is_closing = true;
+    workers->is_closing = true; /* no thread starts from here on */
+    count = workers->thread_count;
     ddi_cond_broadcast(&workers->work);
     ddi_mutex_unlock(&workers->mu);
-    for (uint32_t i = 0; i < workers->thread_count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         (void)pthread_join(workers->threads[i], NULL);
+    }
+    while (workers->first != NULL) { /* no thread could be started for these */
+        struct ddi_task *task = workers->first;
+
+        workers->first = task->next;
+        task->fn(task->context);
     }
     ddi_cond_fini(&workers->work);
     ddi_mutex_fini(&workers->mu);

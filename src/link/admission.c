@@ -118,6 +118,7 @@ void ddi_admission_decide(struct ddi_link *link)
                        "another link with cluster %" PRIu64 " is being decided", peer->cluster_id);
         deny(link, &err);
     } else {
+        event.deadline_ns = ddi_deadline_ns(2 * PROBE_MS); /* the probe's timer comes first */
         link->probed = older;
         older->prober = link;
         ddi_link_step(link, &event);

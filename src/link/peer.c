@@ -80,10 +80,11 @@ static void on_welcome(struct ddi_peer *peer, const struct ddi_hello *hello, uin
     }
 }
 
-static void illegal(struct ddi_peer *peer, const char *what, struct ddi_peer_actions *out)
+static void illegal(struct ddi_peer *peer, enum ddi_message_type message,
+                    struct ddi_peer_actions *out)
 {
-    (void)ddi_fail(&peer->reason, DD_LINK_FAILED, "unexpected %s while %s", what,
-                   ddi_peer_state_name(peer->state));
+    (void)ddi_fail(&peer->reason, DD_LINK_FAILED, "unexpected message of type %d while %s",
+                   (int)message, ddi_peer_state_name(peer->state));
     break_link(peer, out);
 }
 
@@ -116,10 +117,10 @@ static void on_linked_message(struct ddi_peer *peer, enum ddi_message_type messa
             out->close = true;
             break;
         }
-        illegal(peer, "BYE_ACK", out);
+        illegal(peer, message, out);
         break;
     default:
-        illegal(peer, "message", out);
+        illegal(peer, message, out);
         break;
     }
 }
@@ -167,7 +168,7 @@ static void on_message(struct ddi_peer *peer, const struct ddi_peer_event *event
     case DDI_PEER_PROBING:
         break;
     }
-    illegal(peer, "message", out);
+    illegal(peer, message, out);
 }
 
 /* A server that may be told whether to let its client in. */
@@ -255,6 +256,7 @@ void ddi_peer_step(struct ddi_peer *peer, const struct ddi_peer_event *event, ui
     case DDI_EV_PROBE:
         if (is_undecided(peer)) {
             peer->state = DDI_PEER_PROBING;
+            peer->deadline_ns = ddi_max_u64(peer->deadline_ns, event->deadline_ns);
         }
         break;
     case DDI_EV_DENY:

@@ -56,7 +56,7 @@ enum ddi_peer_event_type {
     DDI_EV_CONNECTED, /* client: the connection stands */
     DDI_EV_MESSAGE,   /* a decoded message */
     DDI_EV_ADMIT,     /* server: no other link has this id (any more); token */
-    DDI_EV_PROBE,     /* server: a live-looking link has this id; deadline_ns */
+    DDI_EV_PROBE,     /* server: a live-looking link has this id; decided by deadline_ns */
     DDI_EV_DENY,      /* server: it is alive, or the id is taken; status and text in error */
     DDI_EV_CLOSE,     /* orderly close wanted; deadline_ns */
     DDI_EV_LOST,      /* connection ended or misbehaved; status and text in error */
@@ -84,7 +84,8 @@ struct ddi_peer_actions {
 void ddi_peer_init(struct ddi_peer *peer, const struct ddi_identity *self, bool is_client,
                    uint64_t expected_id, uint64_t now_ns);
 
-/* Take one step. What is not allowed in a state breaks the link with a reason that says so. */
+/* Take one step. A message that is not allowed in a state breaks the link with a reason that says
+ * so; an event of ours that comes too late (the link ended meanwhile) changes nothing. */
 void ddi_peer_step(struct ddi_peer *peer, const struct ddi_peer_event *event, uint64_t now_ns,
                    struct ddi_peer_actions *out);
 

@@ -150,25 +150,28 @@ static uint64_t count_runs(const struct ddi_plan_input *input, uint64_t piece_co
     return runs;
 }
 
+static void begin_run(struct ddi_run *run, const struct ddi_plan_input *input, uint64_t piece,
+                      uint64_t at)
+{
+    run->src = piece_at(&input->src, piece, input->piece_bytes);
+    run->dst = piece_at(&input->dst, piece, input->piece_bytes);
+    run->at = at;
+}
+
 static void fill_runs(struct ddi_plan *plan, const struct ddi_plan_input *input,
                       uint64_t piece_count)
 {
     struct ddi_run *run = plan->runs;
-    uint64_t piece_bytes = input->piece_bytes;
 
-    for (uint64_t i = 0; i < piece_count; i++) {
-        uint64_t at = i * piece_bytes;
+    begin_run(run, input, 0, 0);
+    for (uint64_t i = 1; i < piece_count; i++) {
+        if (!follows(&input->src, i) || !follows(&input->dst, i)) {
+            uint64_t at = i * input->piece_bytes;
 
-        if (i > 0 && follows(&input->src, i) && follows(&input->dst, i)) {
-            continue;
-        }
-        if (i > 0) {
             run->len = at - run->at;
             run++;
+            begin_run(run, input, i, at);
         }
-        run->src = piece_at(&input->src, i, piece_bytes);
-        run->dst = piece_at(&input->dst, i, piece_bytes);
-        run->at = at;
     }
     run->len = input->bytes - run->at;
 }

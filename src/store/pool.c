@@ -265,10 +265,13 @@ static struct region *shrink_locked(struct ddi_pool *pool, struct chunk *chunk)
     if (!has_spare && region->memory.bytes <= MIN_REGION + LARGE) {
         return NULL;
     }
-    for (at = &pool->regions; *at != region; at = &(*at)->next) {
+    for (at = &pool->regions; *at != NULL; at = &(*at)->next) {
+        if (*at == region) {
+            *at = region->next;
+            pool->region_count--;
+            break;
+        }
     }
-    *at = region->next;
-    pool->region_count--;
     pull_free_locked(pool, chunk);
     free(chunk);
     return region;

@@ -256,7 +256,7 @@ static void end_part(struct part *part)
 static void run_part(void *context)
 {
     struct part *part = context;
-    struct ddi_data data;
+    struct ddi_data data = {0};
 
     part->status = read_reply(part, &data);
     if (part->status == DD_OK) {
@@ -389,7 +389,7 @@ static void run_transfer(struct transfer *transfer)
 {
     struct part *own = &transfer->parts[0];
     struct ddi_fetch *fetch = transfer->fetch;
-    struct ddi_data data;
+    struct ddi_data data = {0};
 
     own->status = send_request(transfer);
     if (own->status != DD_OK) {
