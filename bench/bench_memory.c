@@ -99,8 +99,7 @@ static bool step(struct watched *actor, const struct word *said, struct watched 
         look(actor);
         look(other);
     } while (poll(&item, 1, 1) == 0);
-    if (!raw_hear(actor->control, &actor->word, sizeof(actor->word)) ||
-        actor->word.is_good == 0) {
+    if (!raw_hear(actor->control, &actor->word, sizeof(actor->word)) || actor->word.is_good == 0) {
         return raw_complain("a watched process failed", &(dd_error){0});
     }
     look(actor);
@@ -277,10 +276,10 @@ static bool fork_both(struct watched *server, struct watched *client, uint64_t b
 {
     server->pid = raw_fork(&server->control);
     if (server->pid == 0) {
-        _exit(run_server(server->control, blocks > 0 ? TENSORS : 1,
-                         blocks > 0 ? blocks : LINK_BLOCKS)
-                  ? 0
-                  : 1);
+        _exit(
+            run_server(server->control, blocks > 0 ? TENSORS : 1, blocks > 0 ? blocks : LINK_BLOCKS)
+                ? 0
+                : 1);
     }
     client->pid = server->pid > 0 ? raw_fork(&client->control) : -1;
     if (client->pid == 0) {

@@ -125,16 +125,15 @@ static bool make_setup(struct setup *setup, const struct shape *shape)
 static struct ddi_plan_input make_input(const struct setup *setup)
 {
     uint64_t tensor_bytes = setup->shape.block_bytes * setup->shape.block_count;
-    struct ddi_plan_input input = {
-        .src = {.kind = DDI_SIDE_BLOCKS,
-                .tensors = setup->src_tensors,
-                .tensor_bytes = tensor_bytes,
-                .blocks = setup->src_blocks,
-                .block_count = setup->shape.block_count},
-        .tensor_count = TENSORS,
-        .bytes = setup->pieces * setup->shape.block_bytes,
-        .piece_bytes = setup->shape.block_bytes,
-        .piece_count = setup->pieces};
+    struct ddi_plan_input input = {.src = {.kind = DDI_SIDE_BLOCKS,
+                                           .tensors = setup->src_tensors,
+                                           .tensor_bytes = tensor_bytes,
+                                           .blocks = setup->src_blocks,
+                                           .block_count = setup->shape.block_count},
+                                   .tensor_count = TENSORS,
+                                   .bytes = setup->pieces * setup->shape.block_bytes,
+                                   .piece_bytes = setup->shape.block_bytes,
+                                   .piece_count = setup->pieces};
 
     input.dst = input.src;
     input.dst.tensors = setup->dst_tensors;
@@ -266,8 +265,8 @@ int main(int argc, char **argv)
     } else {
         (void)printf("%d tensors, batches of %d, million segments/s: median (min - max) of %d\n",
                      TENSORS, BATCH, ROUNDS);
-        (void)printf("%-16s %9s %8s  %20s  %20s  %5s\n", "of each tensor", "segments",
-                     "init us", "bare loop", "planner", "ratio");
+        (void)printf("%-16s %9s %8s  %20s  %20s  %5s\n", "of each tensor", "segments", "init us",
+                     "bare loop", "planner", "ratio");
     }
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         is_good = run(&shapes[i], as_json, i == 0) && is_good;

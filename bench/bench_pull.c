@@ -60,7 +60,7 @@ struct side {
     struct iovec *items; /* tensor by tensor, in this order */
     size_t item_count;
     int raw[RAW_MAX_PARTS]; /* puller */
-    struct raw_way way;   /* puller */
+    struct raw_way way;     /* puller */
 };
 
 /* One pair of processes. */
@@ -426,7 +426,8 @@ static bool measure_latency(struct side *side, struct report *report)
     double medians[2][LATENCY_BATCHES];
     double ratios[LATENCY_BATCHES];
     /* Where the system is free to put the threads, that decides; see docs/benchmarks.md. */
-    struct raw_result result = {.unit = "us", .target = side->group->place == RAW_ANYWHERE ? 0 : 2.0};
+    struct raw_result result = {.unit = "us",
+                                .target = side->group->place == RAW_ANYWHERE ? 0 : 2.0};
 
     if (!set_shape(side, &shape)) {
         return false;
@@ -476,8 +477,7 @@ static bool run_puller(struct side *side, struct report *report)
         struct shape shape = {
             .tensors = TENSORS, .block_bytes = block_bytes[i], .blocks = blocks > 0 ? blocks : 1};
 
-        is_good = set_shape(side, &none) && set_shape(side, &shape) &&
-                  measure_rate(side, report);
+        is_good = set_shape(side, &none) && set_shape(side, &shape) && measure_rate(side, report);
     }
     drop_cache(side);
     dd_engine_destroy(side->engine);

@@ -31,7 +31,7 @@
 
 /* How one side calls the system. */
 struct raw_way {
-    uint32_t per_call; /* vector entries of one call */
+    uint32_t per_call;  /* vector entries of one call */
     bool waits_for_all; /* MSG_WAITALL: the call returns when its vector is full */
 };
 
@@ -175,7 +175,7 @@ static inline void raw_line(const char *path, char *text, size_t size)
 
 struct raw_option {
     const char *name;
-    uint64_t *number;  /* one of both */
+    uint64_t *number; /* one of both */
     const char **text;
     uint64_t max;
 };
@@ -274,8 +274,10 @@ static inline bool raw_is_filled(const uint64_t *words, uint64_t bytes, uint64_t
 
     for (uint64_t i = 0; i < bytes / 8; i++) {
         if (words[i] != (base + i) * UINT64_C(0x9E3779B97F4A7C15)) {
-            (void)fprintf(stderr, "tensor %" PRIu64 ", block %" PRIu64 " of the source: byte %"
-                                  PRIu64 " is wrong\n", tensor, block, i * 8);
+            (void)fprintf(stderr,
+                          "tensor %" PRIu64 ", block %" PRIu64 " of the source: byte %" PRIu64
+                          " is wrong\n",
+                          tensor, block, i * 8);
             return false;
         }
     }
@@ -324,9 +326,8 @@ static inline int raw_listen(uint16_t *port)
 
 static inline int raw_dial(uint16_t port, const char *congestion)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET,
-                               .sin_port = htons(port),
-                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in addr = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     if (fd < 0 || connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) != 0 ||
@@ -422,8 +423,7 @@ static inline bool raw_pull(int fd, struct iovec *items, uint64_t first, uint64_
 {
     struct raw_request request = {.first = first, .count = count, .per_call = way.per_call};
 
-    return raw_say(fd, &request, sizeof(request)) &&
-           raw_move(fd, false, items + first, count, way);
+    return raw_say(fd, &request, sizeof(request)) && raw_move(fd, false, items + first, count, way);
 }
 
 struct raw_part {
@@ -455,8 +455,8 @@ static inline bool raw_pull_all(const int *fds, uint64_t parts, struct iovec *it
     for (uint64_t i = 0; i < parts; i++) {
         uint64_t first = count * i / parts;
 
-        all[i] = (struct raw_part){
-            fds[i], items, first, count * (i + 1) / parts - first, way, false};
+        all[i] = (struct raw_part){fds[i], items, first, count * (i + 1) / parts - first,
+                                   way,    false};
     }
     while (started < parts &&
            pthread_create(&threads[started], NULL, raw_pull_part, &all[started]) == 0) {

@@ -24,7 +24,7 @@ void ddi_error_context(dd_error *err, const char *format, ...)
 #ifdef __clang_analyzer__
 int ddi_analyzed(dd_error *err, ...);
 #define ddi_fail(err, status, ...) ((void)ddi_analyzed((err), __VA_ARGS__), (dd_status)(status))
-#define ddi_fail_system(err, status, ...)                                                          \
+#define ddi_fail_system(err, status, ...) \
     ((void)ddi_analyzed((err), __VA_ARGS__), (dd_status)(status))
 #endif
 

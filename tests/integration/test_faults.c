@@ -253,14 +253,13 @@ TEST(a_stopped_peer_is_dead_after_three_missed_heartbeats)
     EXPECT_EQ(child_end(&child), 0);
 }
 
-CHECK_MAIN(
-    RUN(a_data_connection_that_closes_midway_is_a_lost_peer)
-        RUN(bytes_that_come_after_the_time_out_touch_nothing)
-            RUN(an_owner_that_does_not_reply_costs_the_time_out)
-                RUN(a_source_withdrawn_before_its_last_byte_is_no_success)
-                    RUN(an_owner_that_lies_about_sizes_is_refused)
-                        RUN(garbage_instead_of_a_reply_is_refused) RUN(
-                            another_protocol_version_is_refused_with_both)
-                            RUN(a_killed_peer_is_noticed_at_once_and_can_be_linked_anew) RUN(
-                                a_stopped_peer_costs_the_time_out_and_works_again_when_it_goes_on)
-                                RUN(a_stopped_peer_is_dead_after_three_missed_heartbeats))
+CHECK_MAIN(RUN(a_data_connection_that_closes_midway_is_a_lost_peer);
+           RUN(bytes_that_come_after_the_time_out_touch_nothing);
+           RUN(an_owner_that_does_not_reply_costs_the_time_out);
+           RUN(a_source_withdrawn_before_its_last_byte_is_no_success);
+           RUN(an_owner_that_lies_about_sizes_is_refused);
+           RUN(garbage_instead_of_a_reply_is_refused);
+           RUN(another_protocol_version_is_refused_with_both);
+           RUN(a_killed_peer_is_noticed_at_once_and_can_be_linked_anew);
+           RUN(a_stopped_peer_costs_the_time_out_and_works_again_when_it_goes_on);
+           RUN(a_stopped_peer_is_dead_after_three_missed_heartbeats);)

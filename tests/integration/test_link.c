@@ -307,12 +307,11 @@ TEST(stop_and_forced_unlink_end_running_pulls)
     dd_engine_destroy(prompt);
 }
 
-CHECK_MAIN(RUN(several_links_in_one_call_report_each_of_them)
-               RUN(a_wrong_cluster_is_refused_with_expected_and_found)
-                   RUN(a_peer_that_never_answers_costs_the_time_out_and_no_more)
-                       RUN(unlink_orderly_and_forced_from_either_side_then_relink)
-                           RUN(the_same_cluster_from_elsewhere_is_refused_while_the_first_lives)
-                               RUN(strangers_at_the_listener_are_sent_away)
-                                   RUN(a_taken_port_is_named_with_the_option_to_change)
-                                       RUN(ipv6_and_host_names_work)
-                                           RUN(stop_and_forced_unlink_end_running_pulls))
+CHECK_MAIN(RUN(several_links_in_one_call_report_each_of_them);
+           RUN(a_wrong_cluster_is_refused_with_expected_and_found);
+           RUN(a_peer_that_never_answers_costs_the_time_out_and_no_more);
+           RUN(unlink_orderly_and_forced_from_either_side_then_relink);
+           RUN(the_same_cluster_from_elsewhere_is_refused_while_the_first_lives);
+           RUN(strangers_at_the_listener_are_sent_away);
+           RUN(a_taken_port_is_named_with_the_option_to_change); RUN(ipv6_and_host_names_work);
+           RUN(stop_and_forced_unlink_end_running_pulls);)

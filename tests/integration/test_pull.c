@@ -326,14 +326,13 @@ TEST(views_outlive_cache_and_engine)
     dd_view_close(view);
 }
 
-CHECK_MAIN(RUN(a_pull_brings_every_byte_and_uses_the_key_up)
-               RUN(scattered_blocks_go_where_they_belong)
-                   RUN(a_large_pull_over_several_connections_is_whole)
-                       RUN(a_contiguous_source_is_cut_into_blocks_with_a_short_tail)
-                           RUN(pieces_over_several_connections_are_whole)
-                               RUN(layer_ranges_change_exactly_their_layers)
-                                   RUN(block_sizes_that_differ_are_refused_with_both)
-                                       RUN(a_destination_that_is_gone_is_told_before_the_link)
-                                           RUN(the_listening_side_can_pull_too)
-                                               RUN(an_engine_can_link_and_pull_from_itself)
-                                                   RUN(views_outlive_cache_and_engine))
+CHECK_MAIN(RUN(a_pull_brings_every_byte_and_uses_the_key_up);
+           RUN(scattered_blocks_go_where_they_belong);
+           RUN(a_large_pull_over_several_connections_is_whole);
+           RUN(a_contiguous_source_is_cut_into_blocks_with_a_short_tail);
+           RUN(pieces_over_several_connections_are_whole);
+           RUN(layer_ranges_change_exactly_their_layers);
+           RUN(block_sizes_that_differ_are_refused_with_both);
+           RUN(a_destination_that_is_gone_is_told_before_the_link);
+           RUN(the_listening_side_can_pull_too); RUN(an_engine_can_link_and_pull_from_itself);
+           RUN(views_outlive_cache_and_engine);)

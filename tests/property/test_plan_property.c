@@ -83,8 +83,8 @@ static void make_memory(struct memory *memory, uint32_t tensor_count, uint64_t t
         order[other] = i;
     }
     for (uint32_t i = 0; i < tensor_count; i++) {
-        memory->tensors[i] =
-            (uint64_t)(uintptr_t)memory->bytes + GAP + order[i] * (tensor_bytes + GAP);
+        memory->tensors[i] = (uint64_t)(uintptr_t)memory->bytes + GAP +
+                             order[i] * (tensor_bytes + GAP);
     }
 }
 
@@ -242,9 +242,9 @@ static struct ddi_plan_input complete_input(struct scenario *unique, const struc
     if (input.dst.kind == DDI_SIDE_BLOCKS) {
         uint64_t *src_blocks = input.src.kind == DDI_SIDE_BLOCKS ? unique->src_blocks : NULL;
 
-        check_ok(ddi_plan_unique(src_blocks, unique->dst_blocks, &count, input.dst.block_count,
-                                 &err),
-                 &err);
+        check_ok(
+            ddi_plan_unique(src_blocks, unique->dst_blocks, &count, input.dst.block_count, &err),
+            &err);
         if (count < input.piece_count) {
             input.piece_count = count;
             input.bytes = count * input.piece_bytes;

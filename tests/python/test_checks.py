@@ -161,7 +161,7 @@ def test_raising_helpers():
         assert caught.value.status_code is LLMStatusCode.LLM_FAILED
 
 
-def test_param_invalid_is_logged_with_the_line_that_asked(capsys):
+def test_param_invalid_is_logged(capsys):
     with pytest.raises(LLMException):
         raise_if_false(False, "a text with %s in it")
     line = capsys.readouterr().out
@@ -217,5 +217,6 @@ def test_logger_is_ours_alone():
     logger = log.get_logger()
     assert logger.name == "LLM_DATADIST"
     assert logger is log.get_logger()
-    assert len(logger.handlers) == 1
-    assert isinstance(logger.handlers[0], logging.StreamHandler)
+    assert not logger.propagate
+    own = [handler for handler in logger.handlers if type(handler).__module__ == log.__name__]
+    assert len(own) == 1 and isinstance(own[0], logging.StreamHandler)

@@ -191,13 +191,10 @@ TEST(ranges_outside_are_refused)
     EXPECT_STATUS(layers(16, 2, 3, 0).st, DD_INVALID); /* a start without a length */
 }
 
-CHECK_MAIN(RUN(sizes_follow_from_shape_and_type)
-           RUN(every_data_type_has_its_size)
-           RUN(bad_fields_are_named)
-           RUN(dimensions_below_one_are_refused)
-           RUN(sizes_that_overflow_are_refused)
-           RUN(no_range_selects_all_tensors)
-           RUN(range_of_layers_is_a_range_of_tensors)
-           RUN(more_tensors_per_layer_than_tensors_are_refused_with_and_without_a_range)
-           RUN(tensors_that_are_no_multiple_are_refused_with_a_range)
-           RUN(ranges_outside_are_refused))
+CHECK_MAIN(RUN(sizes_follow_from_shape_and_type); RUN(every_data_type_has_its_size);
+           RUN(bad_fields_are_named); RUN(dimensions_below_one_are_refused);
+           RUN(sizes_that_overflow_are_refused); RUN(no_range_selects_all_tensors);
+           RUN(range_of_layers_is_a_range_of_tensors);
+           RUN(more_tensors_per_layer_than_tensors_are_refused_with_and_without_a_range);
+           RUN(tensors_that_are_no_multiple_are_refused_with_a_range);
+           RUN(ranges_outside_are_refused);)

@@ -496,23 +496,15 @@ TEST(encoders_need_exactly_their_room)
     }
 }
 
-CHECK_MAIN(RUN(header_has_its_layout)
-           RUN(strangers_are_shown_by_their_first_bytes)
-           RUN(bad_headers_are_refused_with_the_field)
-           RUN(only_a_request_may_be_long)
-           RUN(hello_comes_back_whole)
-           RUN(hello_is_refused_with_the_field)
-           RUN(unknown_optional_fields_are_skipped_and_required_ones_refused)
-           RUN(messages_without_fields_are_a_header)
-           RUN(text_of_a_peer_is_cut_and_made_printable)
-           RUN(refusals_are_refused_when_they_are_none)
-           RUN(internal_statuses_of_a_peer_become_failed)
-           RUN(attach_comes_back_whole_or_is_refused)
-           RUN(numbers_come_back_whole)
-           RUN(data_comes_back_whole_or_is_refused)
-           RUN(confirmations_come_back_whole_or_are_refused)
-           RUN(pull_comes_back_whole)
-           RUN(pull_is_refused_with_the_field)
-           RUN(pull_that_no_message_can_carry_is_not_encoded)
-           RUN(longest_pull_fits_into_its_limit)
-           RUN(encoders_need_exactly_their_room))
+CHECK_MAIN(RUN(header_has_its_layout); RUN(strangers_are_shown_by_their_first_bytes);
+           RUN(bad_headers_are_refused_with_the_field); RUN(only_a_request_may_be_long);
+           RUN(hello_comes_back_whole); RUN(hello_is_refused_with_the_field);
+           RUN(unknown_optional_fields_are_skipped_and_required_ones_refused);
+           RUN(messages_without_fields_are_a_header); RUN(text_of_a_peer_is_cut_and_made_printable);
+           RUN(refusals_are_refused_when_they_are_none);
+           RUN(internal_statuses_of_a_peer_become_failed);
+           RUN(attach_comes_back_whole_or_is_refused); RUN(numbers_come_back_whole);
+           RUN(data_comes_back_whole_or_is_refused);
+           RUN(confirmations_come_back_whole_or_are_refused); RUN(pull_comes_back_whole);
+           RUN(pull_is_refused_with_the_field); RUN(pull_that_no_message_can_carry_is_not_encoded);
+           RUN(longest_pull_fits_into_its_limit); RUN(encoders_need_exactly_their_room);)

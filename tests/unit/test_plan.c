@@ -132,10 +132,8 @@ TEST(falling_neighbours_stay_apart)
 TEST(tensors_that_touch_are_not_merged)
 {
     uint64_t touching[] = {0x10000, 0x11000};
-    struct ddi_plan_input input = {.src = linear(touching, 4096, 0),
-                                   .dst = stream(),
-                                   .tensor_count = 2,
-                                   .bytes = 4096};
+    struct ddi_plan_input input = {
+        .src = linear(touching, 4096, 0), .dst = stream(), .tensor_count = 2, .bytes = 4096};
     struct ddi_segment out[4];
     struct ddi_plan plan = {0};
 
@@ -234,10 +232,8 @@ TEST(cursor_gives_the_same_in_batches_of_one)
 
 TEST(empty_walks_emit_nothing)
 {
-    struct ddi_plan_input input = {.src = linear(src_tensors, 4096, 0),
-                                   .dst = stream(),
-                                   .tensor_count = 2,
-                                   .bytes = 4096};
+    struct ddi_plan_input input = {
+        .src = linear(src_tensors, 4096, 0), .dst = stream(), .tensor_count = 2, .bytes = 4096};
     struct ddi_segment out[2];
     struct ddi_plan plan = {0};
     struct ddi_cursor cursor;
@@ -331,8 +327,8 @@ TEST(cuts_without_pieces_are_page_multiples)
     struct ddi_plan plan = {0};
 
     REQUIRE_OK(ddi_plan_init(&plan, &input, NULL));
-    EXPECT_EQ(ddi_plan_cut(&plan, 1, 4), 49152);           /* of 50000 */
-    EXPECT_EQ(ddi_plan_cut(&plan, 2, 4), 100000);          /* the second tensor */
+    EXPECT_EQ(ddi_plan_cut(&plan, 1, 4), 49152);  /* of 50000 */
+    EXPECT_EQ(ddi_plan_cut(&plan, 2, 4), 100000); /* the second tensor */
     EXPECT_EQ(ddi_plan_cut(&plan, 3, 4), 100000 + 49152);
     ddi_plan_fini(&plan);
 }
@@ -413,10 +409,8 @@ TEST(bytes_outside_a_tensor_are_refused)
 
 TEST(nothing_selected_is_refused)
 {
-    struct ddi_plan_input input = {.src = linear(src_tensors, 4096, 0),
-                                   .dst = stream(),
-                                   .tensor_count = 0,
-                                   .bytes = 10};
+    struct ddi_plan_input input = {
+        .src = linear(src_tensors, 4096, 0), .dst = stream(), .tensor_count = 0, .bytes = 10};
 
     expect_refused(&input, "no tensor", "at least 1");
     input.tensor_count = 1;
@@ -510,29 +504,19 @@ TEST(unique_refuses_duplicates_of_a_cut_source)
     EXPECT_EQ(count, 4);
 }
 
-CHECK_MAIN(RUN(contiguous_slice_is_one_segment_per_tensor)
-           RUN(blocks_next_to_each_other_become_one_segment)
-           RUN(neighbours_on_one_side_only_stay_apart)
-           RUN(falling_neighbours_stay_apart)
-           RUN(tensors_that_touch_are_not_merged)
-           RUN(last_piece_may_be_short)
-           RUN(stream_positions_go_on_over_tensors)
-           RUN(cursor_starts_and_ends_inside_runs)
-           RUN(cursor_gives_the_same_in_batches_of_one)
-           RUN(empty_walks_emit_nothing)
-           RUN(many_runs_are_kept_outside_the_plan)
-           RUN(cuts_lie_at_piece_borders_and_cover_everything)
-           RUN(both_sides_of_a_transfer_cut_alike)
-           RUN(cuts_without_pieces_are_page_multiples)
-           RUN(huge_streams_are_cut_without_overflow)
-           RUN(block_out_of_range_names_side_position_and_limit)
-           RUN(unequal_block_sizes_are_refused_with_both_sizes)
-           RUN(lists_of_wrong_length_are_refused)
-           RUN(bytes_outside_a_tensor_are_refused)
-           RUN(nothing_selected_is_refused)
-           RUN(sizes_that_overflow_are_refused)
-           RUN(unique_keeps_the_last_pair_of_each_destination)
-           RUN(unique_leaves_lists_without_duplicates_alone)
-           RUN(unique_needs_no_memory_for_rising_lists)
-           RUN(unique_refuses_what_is_out_of_range_and_changes_nothing)
-           RUN(unique_refuses_duplicates_of_a_cut_source))
+CHECK_MAIN(
+    RUN(contiguous_slice_is_one_segment_per_tensor);
+    RUN(blocks_next_to_each_other_become_one_segment); RUN(neighbours_on_one_side_only_stay_apart);
+    RUN(falling_neighbours_stay_apart); RUN(tensors_that_touch_are_not_merged);
+    RUN(last_piece_may_be_short); RUN(stream_positions_go_on_over_tensors);
+    RUN(cursor_starts_and_ends_inside_runs); RUN(cursor_gives_the_same_in_batches_of_one);
+    RUN(empty_walks_emit_nothing); RUN(many_runs_are_kept_outside_the_plan);
+    RUN(cuts_lie_at_piece_borders_and_cover_everything); RUN(both_sides_of_a_transfer_cut_alike);
+    RUN(cuts_without_pieces_are_page_multiples); RUN(huge_streams_are_cut_without_overflow);
+    RUN(block_out_of_range_names_side_position_and_limit);
+    RUN(unequal_block_sizes_are_refused_with_both_sizes); RUN(lists_of_wrong_length_are_refused);
+    RUN(bytes_outside_a_tensor_are_refused); RUN(nothing_selected_is_refused);
+    RUN(sizes_that_overflow_are_refused); RUN(unique_keeps_the_last_pair_of_each_destination);
+    RUN(unique_leaves_lists_without_duplicates_alone); RUN(unique_needs_no_memory_for_rising_lists);
+    RUN(unique_refuses_what_is_out_of_range_and_changes_nothing);
+    RUN(unique_refuses_duplicates_of_a_cut_source);)
