@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct entry;
 
@@ -463,15 +462,13 @@ dd_status ddi_table_find(struct ddi_table *table, const struct ddi_source_ref *r
     struct entry *entry;
     uint32_t batch;
 
-    (void)memset(out, 0, sizeof(*out));
     ddi_mutex_lock(&table->mu);
     entry = find_source_locked(table, ref, &key, &batch, err);
     if (entry != NULL) {
         ddi_entry_hold(&entry->shown);
         table->pins++;
-        out->entry = &entry->shown;
-        out->cache = entry->shown.id;
-        out->batch = batch;
+        *out = (struct ddi_grant){
+            .entry = &entry->shown, .cache = entry->shown.id, .batch = batch};
         if (key != NULL && key->kind == DD_KEY_REQUEST) {
             out->kind = DD_KEY_REQUEST;
             out->key_id = key->id;

@@ -497,9 +497,9 @@ static void run_good_network(void)
     bool is_closed = chance(50);
 
     init_network(&net);
-    net.sides[1].self.handshake_ms += 1000;
-    net.sides[1].peer.deadline_ns += 1000 * MS;
-    net.sides[1].wake_ns += 1000 * MS;
+    net.sides[1].self.handshake_ms += 3000;
+    net.sides[1].peer.deadline_ns += 3000 * MS;
+    net.sides[1].wake_ns += 3000 * MS;
     /* Four messages fit into the handshake's and the close's 3 s, beside 500 ms of admission. */
     net.max_delay_ns = below(ddi_min_u64(
         500 * MS, ddi_min_u64(beat_of(&net.sides[0].peer), beat_of(&net.sides[1].peer)) / 4));
