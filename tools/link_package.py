@@ -10,7 +10,10 @@ import sys
 def main(source_root, build_root):
     wanted = set()
     for folder, _, files in os.walk(source_root):
-        if "__pycache__" in folder or os.path.relpath(folder, source_root).split(os.sep)[0] == "ext":
+        if (
+            "__pycache__" in folder
+            or os.path.relpath(folder, source_root).split(os.sep)[0] == "ext"
+        ):
             continue
         for name in files:
             if name.endswith((".py", ".pyi", ".typed")):

@@ -2,9 +2,9 @@
 
 import sys
 
-import model as models
 import worker
 
+import model as models
 from llm_datadist import CacheKey, LLMClusterInfo, LLMDataDist, LLMRole, LLMStatusCode
 
 
@@ -34,7 +34,9 @@ def main():
     cache = manager.allocate_cache(worker.describe(shape, prompt_tokens + start["tokens"]))
     bytes_per_tensor = prompt_tokens * shape.kv_heads * shape.head_size * 4
     with worker.Timer() as pull:
-        manager.pull_cache(CacheKey(worker.PROMPT_CLUSTER, req_id=worker.REQUEST), cache, size=bytes_per_tensor)
+        manager.pull_cache(
+            CacheKey(worker.PROMPT_CLUSTER, req_id=worker.REQUEST), cache, size=bytes_per_tensor
+        )
     worker.tell("pulled", bytes=2 * shape.layers * bytes_per_tensor, seconds=pull.seconds)
 
     with worker.Timer() as timer:

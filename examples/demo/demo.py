@@ -21,9 +21,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import fetch  # noqa: E402
-import model as models  # noqa: E402
 import numpy as np  # noqa: E402
 import worker  # noqa: E402
+
+import model as models  # noqa: E402
 
 LIMIT_S = 600  # longest wait for one step of a child
 
@@ -128,7 +129,9 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompt", default="What is the capital of France? Tell me about it.")
     parser.add_argument("--tokens", type=int, default=32, help="tokens to generate at most")
-    parser.add_argument("--model", default="", metavar="FILE.gguf|random", help="default: SmolLM2 from PyPI")
+    parser.add_argument(
+        "--model", default="", metavar="FILE.gguf|random", help="default: SmolLM2 from PyPI"
+    )
     parser.add_argument("--layers", type=int, default=30, help="layers of the random model")
     options = parser.parse_args()
     if options.tokens < 1 or options.layers < 1:
@@ -143,7 +146,12 @@ def parse():
 def main():
     options = parse()
     model = options.model or str(fetch.fetch(say))
-    start = {"model": model, "layers": options.layers, "prompt": options.prompt, "tokens": options.tokens}
+    start = {
+        "model": model,
+        "layers": options.layers,
+        "prompt": options.prompt,
+        "tokens": options.tokens,
+    }
     ready, pulled, done = run_split(start)
     tokens, text = run_alone(start)
     say("", end=True)
@@ -152,7 +160,9 @@ def main():
     same = tokens == done["tokens"]
     print(f"prompt:   {options.prompt}")
     print(f"answer:   {done['text']}")
-    print(f"tokens:   {len(done['tokens'])}, {'identical to' if same else 'DIFFERENT from'} a single-process run")
+    print(
+        f"tokens:   {len(done['tokens'])}, {'identical to' if same else 'DIFFERENT from'} a single-process run"
+    )
     print(f"moved:    {pulled['bytes']} bytes of KV cache in {ms:.2f} ms, {rate:.2f} GB/s")
     print(
         f"spared:   decode did not run the prompt's {ready['prompt_tokens']} tokens, "

