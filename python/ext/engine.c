@@ -5,72 +5,97 @@
 
 #include "convert.h"
 
+#include <stddef.h>
+#include <unistd.h>
+
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"cluster_id", "role", NULL};
-    struct state *state = PyType_GetModuleState(type);
     allocfunc create = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     PyObject *id_object;
-    uint64_t cluster_id;
+    PyObject *role_object;
+    dd_engine *engine = NULL;
     EngineObject *self;
+    uint64_t cluster_id;
+    uint32_t role;
     dd_error err = {0};
     dd_status st;
-    int role;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oi", names, &id_object, &role) ||
-        !dd_convert_u64(id_object, "cluster_id", &cluster_id)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &id_object, &role_object) ||
+        !convert_u64(id_object, "cluster_id", &cluster_id) ||
+        !convert_u32(role_object, "role", &role)) {
         return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_engine_create(cluster_id, (dd_role)role, &engine, &err);
+    Py_END_ALLOW_THREADS;
+    if (st != DD_OK) {
+        return raise_status(PyType_GetModuleState(type), st, &err);
     }
     self = (EngineObject *)create(type, 0);
     if (self == NULL) {
+        dd_engine_destroy(engine); /* has no threads yet */
         return NULL;
     }
-    st = dd_engine_create(cluster_id, (dd_role)role, &self->engine, &err);
-    if (st != DD_OK) {
-        Py_DECREF(self);
-        return dd_raise(state, st, &err);
-    }
+    self->engine = engine;
+    self->pid = getpid();
     return (PyObject *)self;
+}
+
+static int engine_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    return 0;
 }
 
 static void engine_dealloc(PyObject *op)
 {
     PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     dd_engine *engine = ((EngineObject *)op)->engine;
 
-    Py_BEGIN_ALLOW_THREADS dd_engine_destroy(engine);
-    Py_END_ALLOW_THREADS release(op);
+    PyObject_GC_UnTrack(op);
+    /* A forked child inherits the engine without its threads: waiting for them would never end. */
+    if (((EngineObject *)op)->pid == getpid()) {
+        Py_BEGIN_ALLOW_THREADS;
+        dd_engine_destroy(engine);
+        Py_END_ALLOW_THREADS;
+    }
+    PyObject_GC_Del(op);
     Py_DECREF(type);
 }
 
-PyObject *dd_engine_finish(PyObject *op, dd_status st, const dd_error *err)
+PyObject *engine_finish(PyObject *op, dd_status st, const dd_error *err)
 {
     if (st != DD_OK) {
-        return dd_raise(dd_state_of(op), st, err);
+        return raise_status(state_of(op), st, err);
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *engine_set(PyObject *op, PyObject *args)
 {
+    dd_engine *engine = ((EngineObject *)op)->engine;
     PyObject *key_object;
     PyObject *value_object;
-    PyObject *key = NULL;
-    PyObject *value = NULL;
+    PyObject *key;
+    PyObject *value;
     PyObject *result = NULL;
     dd_error err = {0};
+    dd_status st;
 
-    if (!PyArg_ParseTuple(args, "OO", &key_object, &value_object)) {
+    if (!PyArg_ParseTuple(args, "OO:set", &key_object, &value_object)) {
         return NULL;
     }
-    key = dd_convert_text(key_object, "key");
-    value = key == NULL ? NULL : dd_convert_text(value_object, "value");
+    key = convert_text(key_object, "key");
+    value = key == NULL ? NULL : convert_text(value_object, "value");
     if (value != NULL) {
-        dd_status st = dd_engine_set(((EngineObject *)op)->engine, PyBytes_AsString(key),
-                                     PyBytes_AsString(value), &err);
+        const char *key_text = PyBytes_AsString(key);
+        const char *value_text = PyBytes_AsString(value);
 
-        result = dd_engine_finish(op, st, &err);
+        Py_BEGIN_ALLOW_THREADS;
+        st = dd_engine_set(engine, key_text, value_text, &err);
+        Py_END_ALLOW_THREADS;
+        result = engine_finish(op, st, &err);
     }
     Py_XDECREF(key);
     Py_XDECREF(value);
@@ -84,8 +109,10 @@ static PyObject *engine_start(PyObject *op, PyObject *unused)
     dd_status st;
 
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS st = dd_engine_start(engine, &err);
-    Py_END_ALLOW_THREADS return dd_engine_finish(op, st, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_engine_start(engine, &err);
+    Py_END_ALLOW_THREADS;
+    return engine_finish(op, st, &err);
 }
 
 static PyObject *engine_stop(PyObject *op, PyObject *unused)
@@ -93,28 +120,37 @@ static PyObject *engine_stop(PyObject *op, PyObject *unused)
     dd_engine *engine = ((EngineObject *)op)->engine;
 
     (void)unused;
-    Py_BEGIN_ALLOW_THREADS dd_engine_stop(engine);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS;
+    dd_engine_stop(engine);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
 }
 
 static PyObject *engine_address(PyObject *op, PyObject *unused)
 {
+    dd_engine *engine = ((EngineObject *)op)->engine;
     char text[128];
     dd_error err = {0};
-    dd_status st = dd_engine_address(((EngineObject *)op)->engine, text, sizeof(text), &err);
+    dd_status st;
 
     (void)unused;
-    return st == DD_OK ? PyUnicode_FromString(text) : dd_raise(dd_state_of(op), st, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_engine_address(engine, text, sizeof(text), &err);
+    Py_END_ALLOW_THREADS;
+    return st == DD_OK ? PyUnicode_FromString(text) : raise_status(state_of(op), st, &err);
 }
 
 /* ---- links ------------------------------------------------------------------------------------ */
+
+/* In a result: nothing was written here. A number that is no status. */
+#define NOT_WRITTEN UINT32_C(0xFFFFFFFE)
 
 /* Targets of one call, with the texts they borrow. */
 struct targets {
     size_t count;
     dd_target *items;
     dd_status *results;
-    PyObject **texts; /* two for each target */
+    PyObject **texts; /* two for each target, or NULL */
 };
 
 static void free_targets(struct targets *targets)
@@ -133,43 +169,43 @@ static bool convert_address(PyObject *object, const char *name, PyObject **keep,
     if (object == Py_None) {
         return true;
     }
-    *keep = dd_convert_text(object, name);
+    *keep = convert_text(object, name);
     *out = *keep == NULL ? NULL : PyBytes_AsString(*keep);
     return *keep != NULL;
 }
 
-static bool convert_target(PyObject *item, size_t at, struct targets *targets)
+/* (cluster_id, remote, local) to link, (cluster_id, remote or None) to unlink. */
+static bool convert_target(PyObject *item, bool is_link, size_t at, struct targets *targets)
 {
     dd_target *target = &targets->items[at];
-    Py_ssize_t size = PyTuple_Check(item) ? PyTuple_Size(item) : 0;
+    PyObject **texts = &targets->texts[2 * at];
+    PyObject *remote;
 
     *target = (dd_target){.size = sizeof(*target)};
-    if (size < 2 || size > 3) {
-        PyErr_SetString(PyExc_TypeError,
-                        "targets only support tuple of (cluster_id, remote, local)");
-        return false;
+    if (!PyTuple_Check(item) || PyTuple_Size(item) != (is_link ? 3 : 2)) {
+        return wrong_type(item, "targets inner type",
+                          is_link ? "tuple of (cluster_id, remote, local)"
+                                  : "tuple of (cluster_id, remote)");
     }
-    return dd_convert_u64(PyTuple_GetItem(item, 0), "cluster_id", &target->cluster_id) &&
-           convert_address(PyTuple_GetItem(item, 1), "remote", &targets->texts[2 * at],
-                           &target->remote) &&
-           (size == 2 || convert_address(PyTuple_GetItem(item, 2), "local",
-                                         &targets->texts[2 * at + 1], &target->local));
+    remote = PyTuple_GetItem(item, 1);
+    if (is_link && remote == Py_None) {
+        return wrong_type(remote, "remote", "str");
+    }
+    return convert_u64(PyTuple_GetItem(item, 0), "cluster_id", &target->cluster_id) &&
+           convert_address(remote, "remote", &texts[0], &target->remote) &&
+           (!is_link ||
+            convert_address(PyTuple_GetItem(item, 2), "local", &texts[1], &target->local));
 }
 
-static bool convert_targets(PyObject *object, struct targets *targets)
+static bool convert_targets(PyObject *object, bool is_link, struct targets *targets)
 {
-    PyObject *list;
+    PyObject *list = convert_items(object, "targets", &targets->count);
     bool is_ok;
 
-    if (!PyList_Check(object) && !PyTuple_Check(object)) {
-        PyErr_SetString(PyExc_TypeError, "targets only support list or tuple");
-        return false;
-    }
-    list = PySequence_List(object);
     if (list == NULL) {
+        targets->count = 0;
         return false;
     }
-    targets->count = (size_t)PyList_Size(list);
     targets->items = PyMem_Calloc(targets->count + 1, sizeof(*targets->items));
     targets->results = PyMem_Calloc(targets->count + 1, sizeof(*targets->results));
     targets->texts = PyMem_Calloc(2 * targets->count + 1, sizeof(*targets->texts));
@@ -178,8 +214,8 @@ static bool convert_targets(PyObject *object, struct targets *targets)
         PyErr_NoMemory();
     }
     for (size_t i = 0; is_ok && i < targets->count; i++) {
-        targets->results[i] = DD_FAILED;
-        is_ok = convert_target(PyList_GetItem(list, (Py_ssize_t)i), i, targets);
+        targets->results[i] = NOT_WRITTEN;
+        is_ok = convert_target(PyList_GetItem(list, (Py_ssize_t)i), is_link, i, targets);
     }
     Py_DECREF(list);
     return is_ok;
@@ -188,18 +224,28 @@ static bool convert_targets(PyObject *object, struct targets *targets)
 /* (status, [status of each target], text); no list when the call was refused as a whole. */
 static PyObject *link_result(const struct targets *targets, dd_status st, const dd_error *err)
 {
-    bool is_whole = targets->count == 0 || st == DD_FINALIZED || st == DD_NO_MEMORY;
     PyObject *list = PyList_New(0);
+    PyObject *text = error_text(err);
+    PyObject *result = NULL;
 
-    for (size_t i = 0; list != NULL && !is_whole && i < targets->count; i++) {
-        PyObject *number = PyLong_FromUnsignedLong(targets->results[i]);
+    for (size_t i = 0; list != NULL && i < targets->count; i++) {
+        PyObject *number;
 
+        if (targets->results[i] == NOT_WRITTEN) {
+            break;
+        }
+        number = PyLong_FromUnsignedLong(targets->results[i]);
         if (number == NULL || PyList_Append(list, number) != 0) {
             Py_CLEAR(list);
         }
         Py_XDECREF(number);
     }
-    return list == NULL ? NULL : Py_BuildValue("(kNs)", (unsigned long)st, list, err->text);
+    if (list != NULL && text != NULL) {
+        result = Py_BuildValue("(kOO)", (unsigned long)st, list, text);
+    }
+    Py_XDECREF(list);
+    Py_XDECREF(text);
+    return result;
 }
 
 static PyObject *engine_link_open(PyObject *op, PyObject *args)
@@ -213,12 +259,13 @@ static PyObject *engine_link_open(PyObject *op, PyObject *args)
     dd_error err = {0};
     dd_status st;
 
-    if (PyArg_ParseTuple(args, "OO", &targets_object, &timeout_object) &&
-        convert_targets(targets_object, &targets) &&
-        dd_convert_u32(timeout_object, "timeout_ms", &timeout_ms)) {
-        Py_BEGIN_ALLOW_THREADS st = dd_link_open(engine, targets.items, targets.count,
-                                                 targets.results, timeout_ms, &err);
-        Py_END_ALLOW_THREADS result = link_result(&targets, st, &err);
+    if (PyArg_ParseTuple(args, "OO:link_open", &targets_object, &timeout_object) &&
+        convert_targets(targets_object, true, &targets) &&
+        convert_u32(timeout_object, "timeout_ms", &timeout_ms)) {
+        Py_BEGIN_ALLOW_THREADS;
+        st = dd_link_open(engine, targets.items, targets.count, targets.results, timeout_ms, &err);
+        Py_END_ALLOW_THREADS;
+        result = link_result(&targets, st, &err);
     }
     free_targets(&targets);
     return result;
@@ -230,18 +277,22 @@ static PyObject *engine_link_close(PyObject *op, PyObject *args)
     struct targets targets = {0};
     PyObject *targets_object;
     PyObject *timeout_object;
+    PyObject *force_object;
     PyObject *result = NULL;
     uint32_t timeout_ms;
+    bool force;
     dd_error err = {0};
     dd_status st;
-    int force;
 
-    if (PyArg_ParseTuple(args, "OOp", &targets_object, &timeout_object, &force) &&
-        convert_targets(targets_object, &targets) &&
-        dd_convert_u32(timeout_object, "timeout_ms", &timeout_ms)) {
-        Py_BEGIN_ALLOW_THREADS st = dd_link_close(engine, targets.items, targets.count,
-                                                  targets.results, timeout_ms, force != 0, &err);
-        Py_END_ALLOW_THREADS result = link_result(&targets, st, &err);
+    if (PyArg_ParseTuple(args, "OOO:link_close", &targets_object, &timeout_object, &force_object) &&
+        convert_targets(targets_object, false, &targets) &&
+        convert_u32(timeout_object, "timeout_ms", &timeout_ms) &&
+        convert_bool(force_object, "force", &force)) {
+        Py_BEGIN_ALLOW_THREADS;
+        st = dd_link_close(engine, targets.items, targets.count, targets.results, timeout_ms, force,
+                           &err);
+        Py_END_ALLOW_THREADS;
+        result = link_result(&targets, st, &err);
     }
     free_targets(&targets);
     return result;
@@ -254,83 +305,74 @@ static PyObject *engine_link_check(PyObject *op, PyObject *arg)
     dd_error err = {0};
     dd_status st;
 
-    if (!dd_convert_u64(arg, "cluster_id", &cluster_id)) {
+    if (!convert_u64(arg, "cluster_id", &cluster_id)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS st = dd_link_check(engine, cluster_id, &err);
-    Py_END_ALLOW_THREADS return dd_engine_finish(op, st, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_link_check(engine, cluster_id, &err);
+    Py_END_ALLOW_THREADS;
+    return engine_finish(op, st, &err);
 }
 
 /* ---- caches ----------------------------------------------------------------------------------- */
-
-/* A sequence of (kind, id, model_id) -> an array that the caller frees. */
-static bool convert_keys(PyObject *object, dd_key **out, size_t *count)
-{
-    PyObject *list;
-    bool is_ok = true;
-
-    if (!PyList_Check(object) && !PyTuple_Check(object)) {
-        PyErr_SetString(PyExc_TypeError, "keys only support list or tuple");
-        return false;
-    }
-    list = PySequence_List(object);
-    if (list == NULL) {
-        return false;
-    }
-    *count = (size_t)PyList_Size(list);
-    *out = PyMem_Calloc(*count + 1, sizeof(**out));
-    if (*out == NULL) {
-        PyErr_NoMemory();
-        is_ok = false;
-    }
-    for (size_t i = 0; is_ok && i < *count; i++) {
-        is_ok = dd_convert_key(PyList_GetItem(list, (Py_ssize_t)i), "keys", &(*out)[i]);
-    }
-    Py_DECREF(list);
-    return is_ok;
-}
 
 static PyObject *engine_cache_alloc(PyObject *op, PyObject *args)
 {
     dd_engine *engine = ((EngineObject *)op)->engine;
     dd_cache_desc desc = {.size = sizeof(desc)};
-    PyObject *tensors;
-    PyObject *dims;
-    PyObject *keys_object;
+    PyObject *objects[5];
     PyObject *result = NULL;
     dd_key *keys = NULL;
-    int64_t *values = NULL;
+    int64_t *dims = NULL;
     size_t dim_count = 0;
     size_t key_count = 0;
-    int data_type;
-    int placement;
+    uint32_t data_type;
+    uint32_t placement;
     int64_t cache;
     dd_error err = {0};
     dd_status st;
 
-    if (!PyArg_ParseTuple(args, "OOiiO", &tensors, &dims, &data_type, &placement, &keys_object)) {
-        return NULL;
-    }
-    if (dd_convert_u32(tensors, "tensor_count", &desc.tensor_count) &&
-        dd_convert_i64_list(dims, "dims", &values, &dim_count) &&
-        convert_keys(keys_object, &keys, &key_count)) {
+    if (PyArg_ParseTuple(args, "OOOOO:cache_alloc", &objects[0], &objects[1], &objects[2],
+                         &objects[3], &objects[4]) &&
+        convert_u32(objects[0], "tensor_count", &desc.tensor_count) &&
+        convert_i64_list(objects[1], "dims", &dims, &dim_count) &&
+        convert_u32(objects[2], "data_type", &data_type) &&
+        convert_u32(objects[3], "placement", &placement) &&
+        convert_keys(objects[4], &keys, &key_count)) {
         desc.data_type = (dd_data_type)data_type;
         desc.placement = (dd_placement)placement;
         desc.dim_count = dim_count > UINT32_MAX ? UINT32_MAX : (uint32_t)dim_count;
-        desc.dims = values;
-        Py_BEGIN_ALLOW_THREADS st = dd_cache_alloc(engine, &desc, keys, key_count, &cache, &err);
-        Py_END_ALLOW_THREADS result = st == DD_OK ? PyLong_FromLongLong(cache)
-                                                  : dd_raise(dd_state_of(op), st, &err);
+        desc.dims = dims;
+        Py_BEGIN_ALLOW_THREADS;
+        st = dd_cache_alloc(engine, &desc, keys, key_count, &cache, &err);
+        Py_END_ALLOW_THREADS;
+        result = st == DD_OK ? PyLong_FromLongLong(cache) : raise_status(state_of(op), st, &err);
     }
-    PyMem_Free(values);
+    PyMem_Free(dims);
     PyMem_Free(keys);
     return result;
 }
 
+/* A list of int (new). */
+static PyObject *list_of(const uint64_t *values, uint32_t count)
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+
+    for (uint32_t i = 0; list != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(values[i]);
+
+        if (number == NULL || PyList_SetItem(list, (Py_ssize_t)i, number) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 static PyObject *engine_cache_addresses(PyObject *op, PyObject *args)
 {
+    dd_engine *engine = ((EngineObject *)op)->engine;
     PyObject *objects[3];
-    PyObject *list = NULL;
+    PyObject *result;
     uint64_t *addresses;
     uint32_t device;
     uint32_t count;
@@ -338,31 +380,22 @@ static PyObject *engine_cache_addresses(PyObject *op, PyObject *args)
     dd_error err = {0};
     dd_status st;
 
-    if (!PyArg_ParseTuple(args, "OOO", &objects[0], &objects[1], &objects[2]) ||
-        !dd_convert_i64(objects[0], "cache_id", &cache) ||
-        !dd_convert_u32(objects[1], "device", &device) ||
-        !dd_convert_u32(objects[2], "tensor_count", &count)) {
+    if (!PyArg_ParseTuple(args, "OOO:cache_addresses", &objects[0], &objects[1], &objects[2]) ||
+        !convert_i64(objects[0], "cache_id", &cache) ||
+        !convert_u32(objects[1], "device", &device) ||
+        !convert_u32(objects[2], "tensor_count", &count)) {
         return NULL;
     }
     addresses = PyMem_Malloc(((size_t)count + 1) * sizeof(*addresses));
     if (addresses == NULL) {
         return PyErr_NoMemory();
     }
-    st = dd_cache_addresses(((EngineObject *)op)->engine, cache, device, addresses, count, &err);
-    if (st != DD_OK) {
-        PyMem_Free(addresses);
-        return dd_raise(dd_state_of(op), st, &err);
-    }
-    list = PyList_New((Py_ssize_t)count);
-    for (uint32_t i = 0; list != NULL && i < count; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(addresses[i]);
-
-        if (number == NULL || PyList_SetItem(list, (Py_ssize_t)i, number) != 0) {
-            Py_CLEAR(list);
-        }
-    }
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_cache_addresses(engine, cache, device, addresses, count, &err);
+    Py_END_ALLOW_THREADS;
+    result = st == DD_OK ? list_of(addresses, count) : raise_status(state_of(op), st, &err);
     PyMem_Free(addresses);
-    return list;
+    return result;
 }
 
 static PyObject *engine_cache_free(PyObject *op, PyObject *arg)
@@ -372,11 +405,13 @@ static PyObject *engine_cache_free(PyObject *op, PyObject *arg)
     dd_error err = {0};
     dd_status st;
 
-    if (!dd_convert_i64(arg, "cache_id", &cache)) {
+    if (!convert_i64(arg, "cache_id", &cache)) {
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS st = dd_cache_free(engine, cache, &err);
-    Py_END_ALLOW_THREADS return dd_engine_finish(op, st, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_cache_free(engine, cache, &err);
+    Py_END_ALLOW_THREADS;
+    return engine_finish(op, st, &err);
 }
 
 static PyObject *engine_key_remove(PyObject *op, PyObject *args)
@@ -386,95 +421,155 @@ static PyObject *engine_key_remove(PyObject *op, PyObject *args)
     dd_error err = {0};
     dd_status st;
 
-    if (!dd_convert_key(args, "key", &key)) {
+    if (!convert_key(args, &key)) { /* the arguments look like one */
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS st = dd_key_remove(engine, &key, &err);
-    Py_END_ALLOW_THREADS return dd_engine_finish(op, st, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_key_remove(engine, &key, &err);
+    Py_END_ALLOW_THREADS;
+    return engine_finish(op, st, &err);
 }
 
 static PyObject *engine_view(PyObject *op, PyObject *args)
 {
-    PyObject *objects[4];
+    dd_engine *engine = ((EngineObject *)op)->engine;
+    PyObject *objects[5];
     dd_view *view;
     uint32_t device;
     uint32_t tensor;
+    uint32_t data_type;
     int64_t cache;
-    int data_type;
     dd_error err = {0};
     dd_status st;
 
-    if (!PyArg_ParseTuple(args, "OOOOi", &objects[0], &objects[1], &objects[2], &objects[3],
-                          &data_type) ||
-        !dd_convert_i64(objects[0], "cache_id", &cache) ||
-        !dd_convert_u32(objects[1], "device", &device) ||
-        !dd_convert_u32(objects[2], "tensor", &tensor)) {
+    if (!PyArg_ParseTuple(args, "OOOOO:view", &objects[0], &objects[1], &objects[2], &objects[3],
+                          &objects[4]) ||
+        !convert_i64(objects[0], "cache_id", &cache) ||
+        !convert_u32(objects[1], "device", &device) ||
+        !convert_u32(objects[2], "tensor", &tensor) ||
+        !convert_u32(objects[4], "data_type", &data_type)) {
         return NULL;
     }
-    st = dd_view_open(((EngineObject *)op)->engine, cache, device, tensor, &view, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_view_open(engine, cache, device, tensor, &view, &err);
+    Py_END_ALLOW_THREADS;
     if (st != DD_OK) {
-        return dd_raise(dd_state_of(op), st, &err);
+        return raise_status(state_of(op), st, &err);
     }
-    return dd_view_new(dd_state_of(op), view, objects[3], data_type);
+    return view_new(state_of(op), view, objects[3], data_type);
 }
 
 static PyObject *engine_stats(PyObject *op, PyObject *unused)
 {
-    dd_stats s = {.size = sizeof(s)};
+    static const struct {
+        const char *name;
+        size_t offset;
+    } fields[] = {
+        {"links", offsetof(dd_stats, links)},
+        {"caches", offsetof(dd_stats, caches)},
+        {"keys", offsetof(dd_stats, keys)},
+        {"pins", offsetof(dd_stats, pins)},
+        {"pulls", offsetof(dd_stats, pulls)},
+        {"pulls_failed", offsetof(dd_stats, pulls_failed)},
+        {"bytes_pulled", offsetof(dd_stats, bytes_pulled)},
+        {"serves", offsetof(dd_stats, serves)},
+        {"serves_failed", offsetof(dd_stats, serves_failed)},
+        {"bytes_served", offsetof(dd_stats, bytes_served)},
+        {"pool_limit_bytes", offsetof(dd_stats, pool_limit_bytes)},
+        {"pool_used_bytes", offsetof(dd_stats, pool_used_bytes)},
+        {"pool_peak_bytes", offsetof(dd_stats, pool_peak_bytes)},
+        {"pool_largest_free", offsetof(dd_stats, pool_largest_free)},
+    };
+    dd_engine *engine = ((EngineObject *)op)->engine;
+    dd_stats stats = {.size = sizeof(stats)};
+    PyObject *dict;
     dd_error err = {0};
-    dd_status st = dd_stats_get(((EngineObject *)op)->engine, &s, &err);
+    dd_status st;
 
     (void)unused;
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_stats_get(engine, &stats, &err);
+    Py_END_ALLOW_THREADS;
     if (st != DD_OK) {
-        return dd_raise(dd_state_of(op), st, &err);
+        return raise_status(state_of(op), st, &err);
     }
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsKsKsK}", "links", (unsigned long long)s.links,
-                         "caches", (unsigned long long)s.caches, "keys", (unsigned long long)s.keys,
-                         "pins", (unsigned long long)s.pins, "pulls", (unsigned long long)s.pulls,
-                         "pulls_failed", (unsigned long long)s.pulls_failed, "bytes_pulled",
-                         (unsigned long long)s.bytes_pulled, "serves", (unsigned long long)s.serves,
-                         "serves_failed", (unsigned long long)s.serves_failed, "bytes_served",
-                         (unsigned long long)s.bytes_served, "pool_limit_bytes",
-                         (unsigned long long)s.pool_limit_bytes, "pool_used_bytes",
-                         (unsigned long long)s.pool_used_bytes, "pool_peak_bytes",
-                         (unsigned long long)s.pool_peak_bytes, "pool_largest_free",
-                         (unsigned long long)s.pool_largest_free);
+    dict = PyDict_New();
+    for (size_t i = 0; dict != NULL && i < sizeof(fields) / sizeof(fields[0]); i++) {
+        const char *field = (const char *)&stats + fields[i].offset;
+        PyObject *number = PyLong_FromUnsignedLongLong(*(const uint64_t *)(const void *)field);
+
+        if (number == NULL || PyDict_SetItemString(dict, fields[i].name, number) != 0) {
+            Py_CLEAR(dict);
+        }
+        Py_XDECREF(number);
+    }
+    return dict;
 }
 
-#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function
-
+/* Every method may run at the same time as any other; only `set` and `start` come first. All of them
+ * raise TypeError and ValueError for arguments, and Error, with the status, for a failed call. */
 static PyMethodDef engine_methods[] = {
-    {"set", engine_set, METH_VARARGS, "set(key, value): set an option before start()."},
-    {"start", engine_start, METH_NOARGS, "Start the engine; its port is open afterwards."},
-    {"stop", engine_stop, METH_NOARGS, "Stop the engine. Idempotent; waits for running calls."},
-    {"address", engine_address, METH_NOARGS, "Return \"host:port\" of the listener, or \"\"."},
+    {"set", engine_set, METH_VARARGS,
+     "set($self, key, value, /)\n--\n\n"
+     "Set an option. Before start, and not while another thread starts the engine."},
+    {"start", engine_start, METH_NOARGS,
+     "start($self)\n--\n\nStart the engine; its port is open afterwards."},
+    {"stop", engine_stop, METH_NOARGS,
+     "stop($self)\n--\n\n"
+     "Stop the engine. Idempotent. Blocks until running calls have returned."},
+    {"address", engine_address, METH_NOARGS,
+     "address($self)\n--\n\nReturn \"host:port\" of the listener, or \"\"."},
     {"link_open", engine_link_open, METH_VARARGS,
-     "link_open(targets, timeout_ms) -> (status, [status], text). Blocks, lock released."},
+     "link_open($self, targets, timeout_ms, /)\n--\n\n"
+     "Link with peers, all in parallel. Blocks, at most timeout_ms.\n\n"
+     "targets: (cluster_id, remote, local or None) each.\n"
+     "Returns (status, [status of each target], text); failures of the engine do not raise. The "
+     "list is empty when the call was refused as a whole."},
     {"link_close", engine_link_close, METH_VARARGS,
-     "link_close(targets, timeout_ms, force) -> (status, [status], text). Blocks, lock released."},
+     "link_close($self, targets, timeout_ms, force, /)\n--\n\n"
+     "Unlink from peers. Blocks, at most timeout_ms.\n\n"
+     "targets: (cluster_id, remote or None) each. Returns what link_open returns."},
     {"link_check", engine_link_check, METH_O,
-     "link_check(cluster_id): make a round trip on the data path."},
+     "link_check($self, cluster_id, /)\n--\n\n"
+     "Make a round trip on the data path. Blocks, at most datadist.sync_timeout_ms."},
     {"cache_alloc", engine_cache_alloc, METH_VARARGS,
-     "cache_alloc(tensor_count, dims, data_type, placement, keys) -> cache id."},
+     "cache_alloc($self, tensor_count, dims, data_type, placement, keys, /)\n--\n\n"
+     "Allocate a cache and return its id. keys: (kind, id, model_id) each."},
     {"cache_addresses", engine_cache_addresses, METH_VARARGS,
-     "cache_addresses(cache_id, device, tensor_count) -> [address]."},
-    {"cache_free", engine_cache_free, METH_O, "cache_free(cache_id): give the id back."},
-    {"key_remove", engine_key_remove, METH_VARARGS, "key_remove(kind, id, model_id)."},
-    {"pull", WITH_KEYWORDS(dd_engine_pull_method), METH_VARARGS | METH_KEYWORDS,
-     "pull(cluster_id, key, cache_id, *, ...): see dd_pull. Blocks, lock released."},
-    {"pull_blocks", WITH_KEYWORDS(dd_engine_pull_blocks_method), METH_VARARGS | METH_KEYWORDS,
-     "pull_blocks(cluster_id, key, cache_id, src_blocks, dst_blocks, *, ...): see dd_pull_blocks."},
-    {"view", engine_view, METH_VARARGS, "view(cache_id, device, tensor, dims, data_type) -> View."},
-    {"stats", engine_stats, METH_NOARGS, "Return the fields of dd_stats as a dict."},
+     "cache_addresses($self, cache_id, device, tensor_count, /)\n--\n\n"
+     "Return the address of every tensor of one device."},
+    {"cache_free", engine_cache_free, METH_O,
+     "cache_free($self, cache_id, /)\n--\n\nGive the id of a cache back. Returns at once."},
+    {"key_remove", engine_key_remove, METH_VARARGS,
+     "key_remove($self, kind, id, model_id, /)\n--\n\n"
+     "Remove a request or prefix key. An unknown one is fine."},
+    {"pull", WITH_KEYWORDS(engine_pull), METH_VARARGS | METH_KEYWORDS,
+     "pull($self, cluster_id, key, cache_id, *, src_cache=0, src_batch=0, dst_batch=0, bytes=0, "
+     "src_offset=0, dst_offset=0, tensors_per_layer=2, src_layers=(0, 0), dst_layers=(0, 0), "
+     "keep_key=False)\n--\n\n"
+     "Pull a batch slice of a peer's cache, see dd_pull. key: (kind, id, model_id), or None with "
+     "src_cache. Blocks, at most datadist.sync_timeout_ms."},
+    {"pull_blocks", WITH_KEYWORDS(engine_pull_blocks), METH_VARARGS | METH_KEYWORDS,
+     "pull_blocks($self, cluster_id, key, cache_id, src_blocks, dst_blocks, *, src_cache=0, "
+     "src_batch=0, tensors_per_layer=2, src_layers=(0, 0), dst_layers=(0, 0))\n--\n\n"
+     "Pull blocks of a peer's cache, see dd_pull_blocks. src_blocks None: the source is "
+     "contiguous. "
+     "Blocks, at most datadist.sync_timeout_ms."},
+    {"view", engine_view, METH_VARARGS,
+     "view($self, cache_id, device, tensor, dims, data_type, /)\n--\n\n"
+     "Return a View of one tensor. Raises ValueError if dims and data_type do not describe it."},
+    {"stats", engine_stats, METH_NOARGS, "stats($self)\n--\n\nReturn the fields of dd_stats."},
     {NULL, NULL, 0, NULL}};
 
-static PyType_Slot engine_slots[] = {{Py_tp_new, engine_new},
-                                     {Py_tp_dealloc, engine_dealloc},
-                                     {Py_tp_methods, engine_methods},
-                                     {Py_tp_doc, "Engine(cluster_id, role): one participant."},
-                                     {0, NULL}};
+static PyType_Slot engine_slots[] = {
+    {Py_tp_new, engine_new},
+    {Py_tp_traverse, engine_traverse},
+    {Py_tp_dealloc, engine_dealloc},
+    {Py_tp_methods, engine_methods},
+    {Py_tp_doc, "Engine(cluster_id, role)\n--\n\nOne participant: its caches, its links."},
+    {0, NULL}};
 
-PyType_Spec dd_engine_spec = {.name = "llm_datadist._datadist.Engine",
-                              .basicsize = sizeof(EngineObject),
-                              .flags = Py_TPFLAGS_DEFAULT,
-                              .slots = engine_slots};
+PyType_Spec engine_spec = {.name = "llm_datadist._datadist.Engine",
+                           .basicsize = sizeof(EngineObject),
+                           .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                           .slots = engine_slots};

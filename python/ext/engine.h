@@ -4,14 +4,18 @@
 
 #include "ext.h"
 
+#include <sys/types.h>
+
 typedef struct {
-    PyObject_HEAD dd_engine *engine; /* constant after new */
+    PyObject ob_base;
+    dd_engine *engine; /* constant after new */
+    pid_t pid;         /* of the process that created it */
 } EngineObject;
 
 /* None, or Error for a failed call. */
-PyObject *dd_engine_finish(PyObject *op, dd_status st, const dd_error *err);
+PyObject *engine_finish(PyObject *op, dd_status st, const dd_error *err);
 
-PyObject *dd_engine_pull_method(PyObject *op, PyObject *args, PyObject *kwargs);
-PyObject *dd_engine_pull_blocks_method(PyObject *op, PyObject *args, PyObject *kwargs);
+PyObject *engine_pull(PyObject *op, PyObject *args, PyObject *kwargs);
+PyObject *engine_pull_blocks(PyObject *op, PyObject *args, PyObject *kwargs);
 
 #endif

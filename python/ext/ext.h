@@ -3,20 +3,14 @@
 #ifndef DD_EXT_H
 #define DD_EXT_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "compat.h"
 
 #include <datadist.h>
 
 #include <stdbool.h>
 
-#if PY_VERSION_HEX < 0x030A0000
-static inline PyObject *Py_NewRef(PyObject *object)
-{
-    Py_INCREF(object);
-    return object;
-}
-#endif
+/* A method that takes keywords, as the method table wants it. */
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 
 struct state {
     PyObject *error_type; /* Error(RuntimeError) */
@@ -25,17 +19,20 @@ struct state {
     PyObject *tensor_base_type;
 };
 
-extern PyType_Spec dd_engine_spec;
-extern PyType_Spec dd_view_spec;
-extern PyType_Spec dd_tensor_base_spec;
+extern PyType_Spec engine_spec;
+extern PyType_Spec view_spec;
+extern PyType_Spec tensor_base_spec;
 
 /* The module's state, from an object of one of its own (not subclassed) heap types. Borrowed. */
-struct state *dd_state_of(PyObject *self);
+struct state *state_of(PyObject *self);
+
+/* Return the text of an error (new). A text that was cut inside a letter is still a text. */
+PyObject *error_text(const dd_error *err);
 
 /* Raise Error for a failed call. Returns NULL. */
-PyObject *dd_raise(struct state *state, dd_status status, const dd_error *err);
+PyObject *raise_status(struct state *state, dd_status status, const dd_error *err);
 
-/* Take over `view` into a new View object; closes it on failure. */
-PyObject *dd_view_new(struct state *state, dd_view *view, PyObject *dims, int data_type);
+/* Return a View (new) that has taken `view`, also on failure. */
+PyObject *view_new(struct state *state, dd_view *view, PyObject *dims, uint32_t data_type);
 
 #endif

@@ -1,5 +1,8 @@
-/* The extension module llm_datadist._datadist: a thin face of datadist.h. */
+/* The extension module llm_datadist._datadist: a thin face of datadist.h. It adds no behaviour of
+ * its own; rules of the Python interface live in the package around it. */
 #include "ext.h"
+
+#include <string.h>
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
@@ -23,32 +26,51 @@ static int module_clear(PyObject *module)
     return 0;
 }
 
-struct state *dd_state_of(PyObject *self)
+static void module_free(void *module)
+{
+    (void)module_clear(module);
+}
+
+struct state *state_of(PyObject *self)
 {
     return PyType_GetModuleState(Py_TYPE(self));
 }
 
-PyObject *dd_raise(struct state *state, dd_status status, const dd_error *err)
+PyObject *error_text(const dd_error *err)
 {
-    PyObject *error = PyObject_CallFunction(state->error_type, "s", err->text);
-    PyObject *number = PyLong_FromUnsignedLong(status);
-    PyObject *system_error = PyLong_FromLong(err->system_error);
+    return PyUnicode_DecodeUTF8(err->text, (Py_ssize_t)strlen(err->text), "replace");
+}
 
-    if (error != NULL && number != NULL && system_error != NULL &&
-        PyObject_SetAttrString(error, "status", number) == 0 &&
-        PyObject_SetAttrString(error, "system_error", system_error) == 0) {
+/* Set an attribute to `value`, which is taken; NULL stands for a failure before. */
+static bool set_attribute(PyObject *object, const char *name, PyObject *value)
+{
+    bool is_set = value != NULL && PyObject_SetAttrString(object, name, value) == 0;
+
+    Py_XDECREF(value);
+    return is_set;
+}
+
+PyObject *raise_status(struct state *state, dd_status status, const dd_error *err)
+{
+    PyObject *text = error_text(err);
+    PyObject *error = NULL;
+
+    if (text != NULL) {
+        error = PyObject_CallFunctionObjArgs(state->error_type, text, NULL);
+    }
+    if (error != NULL && set_attribute(error, "status", PyLong_FromUnsignedLong(status)) &&
+        set_attribute(error, "system_error", PyLong_FromLong(err->system_error))) {
         PyErr_SetObject(state->error_type, error);
     }
     Py_XDECREF(error);
-    Py_XDECREF(number);
-    Py_XDECREF(system_error);
+    Py_XDECREF(text);
     return NULL;
 }
 
-static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyObject **out)
+static bool add_type(PyObject *module, PyType_Spec *spec, const char *name, PyObject **out)
 {
     *out = PyType_FromModuleAndSpec(module, spec, NULL);
-    return *out == NULL ? -1 : PyObject_SetAttrString(module, name, *out);
+    return *out != NULL && PyObject_SetAttrString(module, name, *out) == 0;
 }
 
 static int module_exec(PyObject *module)
@@ -69,14 +91,15 @@ static int module_exec(PyObject *module)
     if (state->error_type == NULL ||
         PyObject_SetAttrString(module, "Error", state->error_type) != 0 ||
         PyModule_AddStringConstant(module, "VERSION", dd_version()) != 0 ||
-        add_type(module, &dd_view_spec, "View", &state->view_type) != 0 ||
-        add_type(module, &dd_engine_spec, "Engine", &state->engine_type) != 0 ||
-        add_type(module, &dd_tensor_base_spec, "TensorBase", &state->tensor_base_type) != 0) {
+        !add_type(module, &view_spec, "View", &state->view_type) ||
+        !add_type(module, &engine_spec, "Engine", &state->engine_type) ||
+        !add_type(module, &tensor_base_spec, "TensorBase", &state->tensor_base_type)) {
         return -1;
     }
     return 0;
 }
 
+/* No slot says so, and therefore an interpreter with a lock of its own refuses this module. */
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 
 static struct PyModuleDef module_def = {
@@ -87,6 +110,7 @@ static struct PyModuleDef module_def = {
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,
+    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__datadist(void);

@@ -17,27 +17,25 @@ struct pull_args {
 static bool convert_source(const struct pull_args *args, dd_source *source, int64_t *cache)
 {
     *source = (dd_source){.size = sizeof(*source)};
-    if (!dd_convert_u64(args->cluster_id, "cluster_id", &source->cluster_id) ||
-        !dd_convert_i64(args->cache_id, "cache_id", cache) ||
-        (args->src_cache != NULL &&
-         !dd_convert_i64(args->src_cache, "src_cache", &source->cache)) ||
-        (args->src_batch != NULL &&
-         !dd_convert_u32(args->src_batch, "src_batch", &source->batch))) {
+    if (!convert_u64(args->cluster_id, "cluster_id", &source->cluster_id) ||
+        !convert_i64(args->cache_id, "cache_id", cache) ||
+        (args->src_cache != NULL && !convert_i64(args->src_cache, "src_cache", &source->cache)) ||
+        (args->src_batch != NULL && !convert_u32(args->src_batch, "src_batch", &source->batch))) {
         return false;
     }
-    return args->key == Py_None || dd_convert_key(args->key, "key", &source->key);
+    return args->key == Py_None || convert_key(args->key, &source->key);
 }
 
 static bool convert_selection(const struct pull_args *args, uint32_t *tensors_per_layer,
                               dd_layers *src, dd_layers *dst)
 {
     return (args->tensors_per_layer == NULL ||
-            dd_convert_u32(args->tensors_per_layer, "tensors_per_layer", tensors_per_layer)) &&
-           (args->src_layers == NULL || dd_convert_layers(args->src_layers, "src_layers", src)) &&
-           (args->dst_layers == NULL || dd_convert_layers(args->dst_layers, "dst_layers", dst));
+            convert_u32(args->tensors_per_layer, "tensors_per_layer", tensors_per_layer)) &&
+           (args->src_layers == NULL || convert_layers(args->src_layers, "src_layers", src)) &&
+           (args->dst_layers == NULL || convert_layers(args->dst_layers, "dst_layers", dst));
 }
 
-PyObject *dd_engine_pull_method(PyObject *op, PyObject *args, PyObject *kwargs)
+PyObject *engine_pull(PyObject *op, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {
         "cluster_id", "key",        "cache_id",   "src_cache",  "src_batch",
@@ -50,13 +48,13 @@ PyObject *dd_engine_pull_method(PyObject *op, PyObject *args, PyObject *kwargs)
     PyObject *bytes = NULL;
     PyObject *src_offset = NULL;
     PyObject *dst_offset = NULL;
-    int keep_key = 0;
+    PyObject *keep_key = Py_False;
     dd_source source;
     int64_t cache;
     dd_error err = {0};
     dd_status st;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$OOOOOOOOOp", names, &common.cluster_id,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$OOOOOOOOOO", names, &common.cluster_id,
                                      &common.key, &common.cache_id, &common.src_cache,
                                      &common.src_batch, &dst_batch, &bytes, &src_offset,
                                      &dst_offset, &common.tensors_per_layer, &common.src_layers,
@@ -64,15 +62,17 @@ PyObject *dd_engine_pull_method(PyObject *op, PyObject *args, PyObject *kwargs)
         !convert_source(&common, &source, &cache) ||
         !convert_selection(&common, &slice.tensors_per_layer, &slice.src_layers,
                            &slice.dst_layers) ||
-        (dst_batch != NULL && !dd_convert_u32(dst_batch, "dst_batch", &slice.dst_batch)) ||
-        (bytes != NULL && !dd_convert_u64(bytes, "bytes", &slice.bytes)) ||
-        (src_offset != NULL && !dd_convert_u64(src_offset, "src_offset", &slice.src_offset)) ||
-        (dst_offset != NULL && !dd_convert_u64(dst_offset, "dst_offset", &slice.dst_offset))) {
+        (dst_batch != NULL && !convert_u32(dst_batch, "dst_batch", &slice.dst_batch)) ||
+        (bytes != NULL && !convert_u64(bytes, "bytes", &slice.bytes)) ||
+        (src_offset != NULL && !convert_u64(src_offset, "src_offset", &slice.src_offset)) ||
+        (dst_offset != NULL && !convert_u64(dst_offset, "dst_offset", &slice.dst_offset)) ||
+        !convert_bool(keep_key, "keep_key", &slice.keep_key)) {
         return NULL;
     }
-    slice.keep_key = keep_key != 0;
-    Py_BEGIN_ALLOW_THREADS st = dd_pull(engine, &source, cache, &slice, &err);
-    Py_END_ALLOW_THREADS return dd_engine_finish(op, st, &err);
+    Py_BEGIN_ALLOW_THREADS;
+    st = dd_pull(engine, &source, cache, &slice, &err);
+    Py_END_ALLOW_THREADS;
+    return engine_finish(op, st, &err);
 }
 
 /* Both block lists; src_blocks may be None. The caller frees the arrays, also on failure. */
@@ -81,9 +81,8 @@ static bool convert_lists(PyObject *src_object, PyObject *dst_object, dd_blocks 
 {
     size_t src_count = 0;
 
-    if ((src_object != Py_None &&
-         !dd_convert_u64_list(src_object, "src_blocks", src, &src_count)) ||
-        !dd_convert_u64_list(dst_object, "dst_blocks", dst, &blocks->count)) {
+    if ((src_object != Py_None && !convert_u64_list(src_object, "src_blocks", src, &src_count)) ||
+        !convert_u64_list(dst_object, "dst_blocks", dst, &blocks->count)) {
         return false;
     }
     if (src_object != Py_None && src_count != blocks->count) {
@@ -96,7 +95,7 @@ static bool convert_lists(PyObject *src_object, PyObject *dst_object, dd_blocks 
     return true;
 }
 
-PyObject *dd_engine_pull_blocks_method(PyObject *op, PyObject *args, PyObject *kwargs)
+PyObject *engine_pull_blocks(PyObject *op, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"cluster_id", "key",        "cache_id",  "src_blocks",
                             "dst_blocks", "src_cache",  "src_batch", "tensors_per_layer",
@@ -122,8 +121,10 @@ PyObject *dd_engine_pull_blocks_method(PyObject *op, PyObject *args, PyObject *k
         convert_selection(&common, &blocks.tensors_per_layer, &blocks.src_layers,
                           &blocks.dst_layers) &&
         convert_lists(src_object, dst_object, &blocks, &src, &dst)) {
-        Py_BEGIN_ALLOW_THREADS st = dd_pull_blocks(engine, &source, cache, &blocks, &err);
-        Py_END_ALLOW_THREADS result = dd_engine_finish(op, st, &err);
+        Py_BEGIN_ALLOW_THREADS;
+        st = dd_pull_blocks(engine, &source, cache, &blocks, &err);
+        Py_END_ALLOW_THREADS;
+        result = engine_finish(op, st, &err);
     }
     PyMem_Free(src);
     PyMem_Free(dst);

@@ -6,7 +6,8 @@
 #include <structmember.h>
 
 typedef struct {
-    PyObject_HEAD PyObject *view; /* exports the buffer, or NULL */
+    PyObject ob_base;
+    PyObject *view; /* exports the buffer, or None, or NULL */
 } TensorBaseObject;
 
 static int base_traverse(PyObject *op, visitproc visit, void *arg)
@@ -33,17 +34,27 @@ static void base_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-/* The exporter becomes the owner of the buffer, so releasing it is the exporter's business. */
+/* The exporter becomes the owner of the buffer, so releasing it is the exporter's business, and the
+ * buffer stays right when `_view` is changed while it is out. */
 static int base_getbuffer(PyObject *op, Py_buffer *buffer, int flags)
 {
     PyObject *view = ((TensorBaseObject *)op)->view;
+    int rc;
 
+    buffer->obj = NULL;
     if (view == NULL || view == Py_None) {
         PyErr_SetString(PyExc_BufferError, "tensor has no memory that could be shown");
-        buffer->obj = NULL;
         return -1;
     }
-    return PyObject_GetBuffer(view, buffer, flags);
+    /* `_view` may be any object, also one that leads back here. */
+    if (Py_EnterRecursiveCall(" while showing the memory of a tensor") != 0) {
+        return -1;
+    }
+    Py_INCREF(view);
+    rc = PyObject_GetBuffer(view, buffer, flags);
+    Py_DECREF(view);
+    Py_LeaveRecursiveCall();
+    return rc;
 }
 
 static PyMemberDef base_members[] = {
@@ -59,8 +70,8 @@ static PyType_Slot base_slots[] = {{Py_tp_traverse, base_traverse},
                                                "its attribute _view."},
                                    {0, NULL}};
 
-PyType_Spec dd_tensor_base_spec = {.name = "llm_datadist._datadist.TensorBase",
-                                   .basicsize = sizeof(TensorBaseObject),
-                                   .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE |
-                                            Py_TPFLAGS_HAVE_GC,
-                                   .slots = base_slots};
+PyType_Spec tensor_base_spec = {.name = "llm_datadist._datadist.TensorBase",
+                                .basicsize = sizeof(TensorBaseObject),
+                                .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE |
+                                         Py_TPFLAGS_HAVE_GC,
+                                .slots = base_slots};

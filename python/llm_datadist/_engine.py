@@ -9,11 +9,6 @@ from typing import Callable, Dict
 from llm_datadist._extension import _datadist
 from llm_datadist.status import LLMException, LLMStatusCode, handle_llm_status
 
-# Engines that a forked child inherited. Their threads live in the parent: they can be neither used
-# nor destroyed here, so they are kept until the child ends.
-_inherited = []
-
-
 class EngineHandle:
     """One engine, from start to stop.
 
@@ -76,7 +71,18 @@ class EngineHandle:
         if self.is_of_this_process():
             self._native.stop()
         else:
-            _inherited.append(self._native)
+            _keep_for_ever(self._native)
+
+
+def _keep_for_ever(native) -> None:
+    """Take a reference that is never given back, not even when the interpreter ends.
+
+    The threads of an engine that a forked child inherited are in the parent: destroying it here
+    would wait for them without end.
+    """
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 
 class BusyLinks:

@@ -134,19 +134,20 @@ static void publish_end(struct ddi_link *link)
 static void log_end(struct ddi_link *link, bool stood)
 {
     char text[DDI_ADDR_TEXT];
-    dd_log_level level = DD_LOG_INFO;
 
     ddi_link_text(link, text);
-    if (stood && link->peer.state == DDI_PEER_BROKEN && link->peer.reason.status != DD_FINALIZED) {
-        level = DD_LOG_INFO;
-    } else if (!stood && !link->is_client) {
-        level = DD_LOG_WARNING; /* nobody else at this side hears of a refused stranger */
-    } else if (!stood) {
+    if (stood) {
+        ddi_log(log_of(link), DD_LOG_INFO, "link with cluster %" PRIu64 " at %s ended: %s",
+                link->peer.cluster_id, text, link->peer.reason.text);
+    } else if (link->is_client) {
         return; /* the caller gets it as an error */
+    } else if (link->peer.role == 0) {
+        ddi_log(log_of(link), DD_LOG_WARNING, "refused a connection from %s: %s", text,
+                link->peer.reason.text);
+    } else {
+        ddi_log(log_of(link), DD_LOG_WARNING, "refused cluster %" PRIu64 " at %s: %s",
+                link->peer.cluster_id, text, link->peer.reason.text);
     }
-    ddi_log(log_of(link), level, "%s cluster %" PRIu64 " at %s: %s",
-            stood ? "link ended with" : "refused", link->peer.cluster_id, text,
-            link->peer.reason.text);
 }
 
 static void drop_loop_reference(void *context)
