@@ -29,11 +29,11 @@ import model as models  # noqa: E402
 LIMIT_S = 600  # longest wait for one step of a child
 
 
-def say(text, end=False):
-    """One line that is written over; a plain line each where output is no terminal."""
+def say(text, is_step=True):
+    """Progress: one line that is written over; where output is no terminal, a line for each step."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{text}" if not end else "\r\033[K", end="", file=sys.stderr, flush=True)
-    elif text:
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif text and is_step:
         print(text, file=sys.stderr, flush=True)
 
 
@@ -48,6 +48,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C reaches this process, which ends the children
         )
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -73,20 +74,20 @@ class Child:
                 return fact
             on_other(fact)
 
-    def end(self):
-        """Let it finish, or make it."""
+    def end(self, patience_s):
+        """Let it finish within the time given, or make it."""
         try:
             self._process.stdin.close()
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=patience_s)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
-        return self._process.returncode
 
 
 def run_split(start):
     """Prefill and decode in two processes. Returns what they reported."""
     children = []
+    patience_s = 0
     try:
         prefill, decode = Child("prefill"), Child("decode")
         children = [prefill, decode]
@@ -98,19 +99,21 @@ def run_split(start):
         say("decode pulls the KV cache")
         decode.order(**{k: ready[k] for k in ("address", "first", "prompt_tokens")})
         pulled = decode.wait("pulled")
+        say("decode generates")
         count = [0]
 
         def on_token(fact):
             count[0] += 1
-            say(f"decode: token {count[0]}")
+            say(f"decode generates: token {count[0]} of {start['tokens']}", is_step=False)
 
         done = decode.wait("done", on_token)
         for child in children:
             child.order(end=True)
+        patience_s = 10
         return ready, pulled, done
     finally:
         for child in children:
-            child.end()
+            child.end(patience_s)
 
 
 def run_alone(start):
@@ -138,8 +141,13 @@ def parse():
         parser.error("--tokens and --layers are at least 1")
     if options.prompt == "":
         parser.error("--prompt is empty")
-    if options.model not in ("", "random") and not os.path.exists(options.model):
-        parser.error(f"--model: no file {options.model}")
+    if options.model not in ("", "random"):
+        try:
+            with open(options.model, "rb") as file:
+                if file.read(4) != b"GGUF":
+                    parser.error(f"--model: {options.model} is no GGUF file")
+        except OSError as error:
+            parser.error(f"--model: {error}")
     return options
 
 
@@ -154,7 +162,7 @@ def main():
     }
     ready, pulled, done = run_split(start)
     tokens, text = run_alone(start)
-    say("", end=True)
+    say("")
 
     ms, rate = pulled["seconds"] * 1e3, pulled["bytes"] / pulled["seconds"] / 1e9
     same = tokens == done["tokens"]
@@ -178,7 +186,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except RuntimeError as error:
-        say("", end=True)
+        say("")
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -171,8 +171,8 @@ def load_gguf(path):
 
 
 def random_model(layers=Shape.layers, seed=1):
-    """The same shape with seeded weights, small vocabulary: every process makes the same one."""
-    shape = Shape(layers=layers, vocabulary=256)
+    """The same shape with seeded weights: every process makes the same one."""
+    shape = Shape(layers=layers)
     source = np.random.default_rng(seed)
 
     def matrix(rows, columns):

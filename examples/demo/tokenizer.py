@@ -40,7 +40,7 @@ class GgufTokenizer:
 
 
 class ByteTokenizer:
-    """One token a byte, for the random model."""
+    """One token a byte, for the random model; what it generates means nothing and is shown as numbers."""
 
     stop = frozenset()
 
@@ -48,4 +48,4 @@ class ByteTokenizer:
         return list(prompt.encode())
 
     def decode(self, tokens):
-        return " ".join(f"{token:02x}" for token in tokens)
+        return " ".join(str(token) for token in tokens)
