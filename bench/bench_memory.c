@@ -3,9 +3,9 @@
  *     bench_memory [--bytes N] [--links N] [--runs N] [--json FILE]
  *
  * Counted is anonymous memory that is resident (Anonymous in smaps_rollup): heap, stacks, data.
- * Caches are memory files and do not count there; neither does the kernel's own memory, as in socket
- * buffers. A third process watches the two that have engines, so that watching costs them nothing.
- * Every run has fresh processes. */
+ * Caches are memory files and do not count there; neither does the kernel's own memory, as in
+ * socket buffers. A third process watches the two that have engines, so that watching costs them
+ * nothing. Every run has fresh processes. */
 #include "datadist.h"
 #include "raw.h"
 
@@ -34,8 +34,8 @@ struct word {
     char address[128];
 };
 
-/* A watched process, seen from the watcher. It says when it is ready for the base line; then it does
- * a step each time it is told to, and says how that went. */
+/* A watched process, seen from the watcher. It says when it is ready for the base line; then it
+ * does a step each time it is told to, and says how that went. */
 struct watched {
     pid_t pid;
     int control;
@@ -313,8 +313,8 @@ static bool measure_engines(uint64_t bytes, double *puller_mib, double *server_m
     return finish(&server) && is_good;
 }
 
-/* KiB that each further link takes at the engine that listens, and that each further engine with one
- * link takes in the process of many. */
+/* KiB that each further link takes at the engine that listens, and that each further engine with
+ * one link takes in the process of many. */
 static bool measure_links(uint64_t links, double *link_kib, double *engine_kib)
 {
     struct watched server = {0};

@@ -152,50 +152,7 @@ static dd_status read_attached(struct ddi_channel *channel, struct ddi_stream *s
     return st;
 }
 
-/* Connect and send ATTACH. The descriptor is not shared yet: a cut is noticed afterwards. */
-static dd_status dial(struct ddi_channel *channel, uint8_t user, uint64_t deadline_ns,
-                      uint32_t timeout_ms, int *out, dd_error *err)
-{
-    const struct ddi_tcp_peer *peer = &channel->peer;
-    struct ddi_attach attach = {.version = DDI_PROTOCOL_MAX, .user = user};
-    uint8_t bytes[DDI_HEADER + 64];
-    bool local_used;
-    int code = 0;
-    int fd = -1;
-    size_t n;
-    dd_status st;
-
-    st = ddi_sock_dial(&peer->remote, peer->local.len > 0 ? &peer->local : NULL, &local_used, &fd,
-                       err);
-    if (st != DD_OK) {
-        return st;
-    }
-    st = ddi_sock_wait(fd, POLLOUT, deadline_ns);
-    if (st != DD_OK) {
-        st = io_failed(channel, st, 0, "connecting", timeout_ms, err);
-        goto fail;
-    }
-    st = ddi_sock_connected(fd, &peer->remote, err);
-    if (st != DD_OK) {
-        goto fail;
-    }
-    ddi_sock_tune(fd, channel->tcp->config.congestion);
-    (void)memcpy(attach.token, peer->token, DDI_TOKEN);
-    n = ddi_encode_attach(bytes, sizeof(bytes), &attach);
-    st = ddi_sock_send(fd, bytes, n, deadline_ns, &code);
-    if (st != DD_OK) {
-        st = io_failed(channel, st, code, "opening a data connection", timeout_ms, err);
-        goto fail;
-    }
-    *out = fd;
-    return DD_OK;
-
-fail:
-    ddi_sock_close(&fd);
-    return st;
-}
-
-/* Put a stream into the active list. False when the channel is cut. */
+/* Put a new stream into the active list, where a cut finds it. False when the channel is cut. */
 static bool activate(struct ddi_channel *channel, struct ddi_stream *stream, dd_error *err)
 {
     bool is_cut;
@@ -210,25 +167,77 @@ static bool activate(struct ddi_channel *channel, struct ddi_stream *stream, dd_
     return !is_cut;
 }
 
-/* Client's side: dial a stream of our own. */
-static dd_status dial_stream(struct ddi_channel *channel, uint64_t deadline_ns, uint32_t timeout_ms,
-                             struct ddi_stream **out, dd_error *err)
+/* Begin to connect. On DD_OK the new stream is active: a cut ends every wait on it. */
+static dd_status begin_dial(struct ddi_channel *channel, struct ddi_stream **out, dd_error *err)
 {
-    dd_status st;
+    const struct ddi_tcp_peer *peer = &channel->peer;
     struct ddi_stream *stream = calloc(1, sizeof(*stream));
+    bool local_used;
+    dd_error reason = {0};
+    dd_status st;
 
     if (stream == NULL) {
         return ddi_fail(err, DD_NO_MEMORY, "data connection to %s", channel->name);
     }
-    st = dial(channel, 0, deadline_ns, timeout_ms, &stream->fd, err);
+    st = ddi_sock_dial(&peer->remote, peer->local.len > 0 ? &peer->local : NULL, &local_used,
+                       &stream->fd, err);
     if (st != DD_OK) {
         free(stream);
         return st;
     }
-    if (!activate(channel, stream, err)) {
+    if (!activate(channel, stream, &reason)) {
         ddi_sock_close(&stream->fd);
         free(stream);
-        return DD_NOT_LINKED;
+        return ddi_fail(err, reason.status, "%s", reason.text);
+    }
+    *out = stream;
+    return DD_OK;
+}
+
+/* Connect and send ATTACH. On DD_OK the caller has an active stream. */
+static dd_status dial(struct ddi_channel *channel, uint8_t user, uint64_t deadline_ns,
+                      uint32_t timeout_ms, struct ddi_stream **out, dd_error *err)
+{
+    struct ddi_attach attach = {.version = DDI_PROTOCOL_MAX, .user = user};
+    struct ddi_stream *stream = NULL;
+    uint8_t bytes[DDI_HEADER + 64];
+    dd_error why = {0};
+    int code = 0;
+    size_t n;
+    dd_status st = begin_dial(channel, &stream, err);
+
+    if (st != DD_OK) {
+        return st;
+    }
+    st = ddi_sock_wait(stream->fd, POLLOUT, deadline_ns);
+    if (st == DD_OK && ddi_sock_connected(stream->fd, &channel->peer.remote, &why) != DD_OK) {
+        st = DD_NOT_LINKED;
+        code = why.system_error;
+    }
+    if (st == DD_OK) {
+        ddi_sock_tune(stream->fd, channel->tcp->config.congestion);
+        (void)memcpy(attach.token, channel->peer.token, DDI_TOKEN);
+        n = ddi_encode_attach(bytes, sizeof(bytes), &attach);
+        st = ddi_sock_send(stream->fd, bytes, n, deadline_ns, &code);
+    }
+    if (st != DD_OK) {
+        st = io_failed(channel, st, code, "opening a data connection", timeout_ms, err);
+        ddi_tcp_checkin(channel, stream, false);
+        return st;
+    }
+    *out = stream;
+    return DD_OK;
+}
+
+/* Client's side: dial a stream of our own. */
+static dd_status dial_stream(struct ddi_channel *channel, uint64_t deadline_ns, uint32_t timeout_ms,
+                             struct ddi_stream **out, dd_error *err)
+{
+    struct ddi_stream *stream = NULL;
+    dd_status st = dial(channel, 0, deadline_ns, timeout_ms, &stream, err);
+
+    if (st != DD_OK) {
+        return st;
     }
     st = read_attached(channel, stream, deadline_ns, timeout_ms, err);
     if (st != DD_OK) {
@@ -251,28 +260,33 @@ static struct ddi_stream *pop_idle_locked(struct ddi_channel *channel)
     return stream;
 }
 
-/* Server's side: ask the client to dial and wait for what comes. */
+/* Server's side: take an idle stream, or ask the client to dial one and wait for it. */
 static dd_status wait_stream(struct ddi_channel *channel, uint64_t deadline_ns, uint32_t timeout_ms,
                              struct ddi_stream **out, dd_error *err)
 {
     struct ddi_stream *stream = NULL;
+    dd_error reason = {0};
+    bool has_asked = false;
     bool is_late = false;
-    bool is_cut;
+    bool is_cut = false;
     dd_status st = DD_OK;
 
-    channel->peer.ask(channel->peer.ask_context, 1);
     ddi_mutex_lock(&channel->mu);
-    for (;;) {
-        is_cut = is_cut_locked(channel, err);
+    while (stream == NULL && !is_cut && !is_late) {
+        is_cut = is_cut_locked(channel, &reason);
         stream = is_cut ? NULL : pop_idle_locked(channel);
-        if (is_cut || stream != NULL || is_late) {
-            break;
+        if (stream == NULL && !is_cut && !has_asked) {
+            ddi_mutex_unlock(&channel->mu);
+            channel->peer.ask(channel->peer.ask_context, 1);
+            has_asked = true;
+            ddi_mutex_lock(&channel->mu);
+        } else if (stream == NULL && !is_cut) {
+            is_late = ddi_cond_wait_until(&channel->changed, &channel->mu, deadline_ns);
         }
-        is_late = ddi_cond_wait_until(&channel->changed, &channel->mu, deadline_ns);
     }
     ddi_mutex_unlock(&channel->mu);
     if (is_cut) {
-        return err != NULL ? err->status : DD_NOT_LINKED;
+        return ddi_fail(err, reason.status, "%s", reason.text);
     }
     if (stream == NULL) {
         return ddi_fail(err, DD_TIMEOUT, "%s dialled no data connection within %u ms",
@@ -363,16 +377,18 @@ static void dial_for_peer(void *context)
     channel->dial_count = 0;
     ddi_mutex_unlock(&channel->mu);
     while (count-- > 0) {
+        struct ddi_stream *stream = NULL;
         dd_error err = {0};
-        int fd = -1;
 
-        if (dial(channel, 1, ddi_deadline_ns(DIAL_FOR_PEER_MS), DIAL_FOR_PEER_MS, &fd, &err) !=
+        if (dial(channel, 1, ddi_deadline_ns(DIAL_FOR_PEER_MS), DIAL_FOR_PEER_MS, &stream, &err) !=
             DD_OK) {
             ddi_log(channel->tcp->config.log, DD_LOG_WARNING,
                     "cannot open a data connection that the peer asked for: %s", err.text);
             break;
         }
-        ddi_served_open(channel, fd);
+        ddi_served_open(channel, stream->fd); /* it answers from now on */
+        stream->fd = -1;
+        ddi_tcp_checkin(channel, stream, false);
     }
     ddi_tcp_channel_put(channel);
 }

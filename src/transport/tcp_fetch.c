@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ struct part {
     dd_status status;
     bool is_owner_word; /* the failure is what the owner said, the stream is in order */
     bool is_ended;      /* guarded by transfer->mu */
+    const char *step;   /* what was being done when the connection failed; NULL: err says it all */
     dd_error err;
 };
 
@@ -47,34 +49,43 @@ struct transfer {
     struct part parts[DDI_TCP_MAX_STREAMS];
 };
 
+/* A read or write has failed. The text is made when all parts have ended, see describe(). */
 static dd_status part_failed(struct part *part, dd_status st, int system_error, const char *step)
 {
-    struct transfer *transfer = part->transfer;
-    struct ddi_channel *channel = transfer->channel;
+    part->step = step;
+    part->err.status = st;
+    part->err.system_error = system_error;
+    return st;
+}
+
+/* Say what failed, where, and how far the whole transfer had come. */
+static dd_status describe(struct part *part, dd_error *err)
+{
+    const struct transfer *transfer = part->transfer;
+    const char *name = transfer->channel->name;
     uint64_t wanted = transfer->plan == NULL ? transfer->fetch->estimate : transfer->plan->total;
+    uint64_t done = 0;
+    char progress[96];
     dd_error reason;
 
-    if (ddi_tcp_is_cut(channel, &reason)) {
-        return ddi_fail(&part->err, reason.status,
-                        "%s: %s, %" PRIu64 " bytes done of %" PRIu64 " wanted", channel->name,
-                        reason.text, part->done, wanted);
+    for (uint32_t i = 0; i < transfer->part_count; i++) {
+        done += transfer->parts[i].done;
     }
-    if (st == DD_TIMEOUT) {
-        return ddi_fail(&part->err, DD_TIMEOUT,
-                        "%s: time-out of %u ms while %s, %" PRIu64 " bytes done of %" PRIu64
-                        " wanted",
-                        channel->name, transfer->fetch->timeout_ms, step, part->done, wanted);
+    (void)snprintf(progress, sizeof(progress),
+                   "while %s, %" PRIu64 " bytes done of %" PRIu64 " wanted", part->step,
+                   ddi_min_u64(done, wanted), wanted);
+    if (ddi_tcp_is_cut(transfer->channel, &reason)) {
+        return ddi_fail(err, reason.status, "%s: %s %s", name, reason.text, progress);
     }
-    if (system_error != 0) {
-        return ddi_fail_system(&part->err, DD_NOT_LINKED, system_error,
-                               "peer lost: %s while %s, %" PRIu64 " bytes done of %" PRIu64
-                               " wanted",
-                               channel->name, step, part->done, wanted);
+    if (part->err.status == DD_TIMEOUT) {
+        return ddi_fail(err, DD_TIMEOUT, "%s: time-out of %u ms %s", name,
+                        transfer->fetch->timeout_ms, progress);
     }
-    return ddi_fail(&part->err, DD_NOT_LINKED,
-                    "peer lost: %s closed the connection while %s, %" PRIu64
-                    " bytes done of %" PRIu64 " wanted",
-                    channel->name, step, part->done, wanted);
+    if (part->err.system_error != 0) {
+        return ddi_fail_system(err, DD_NOT_LINKED, part->err.system_error, "peer lost: %s %s", name,
+                               progress);
+    }
+    return ddi_fail(err, DD_NOT_LINKED, "peer lost: %s closed the connection %s", name, progress);
 }
 
 static dd_status bad_reply(struct part *part, const char *what)
@@ -427,7 +438,9 @@ static dd_status finish(struct transfer *transfer, dd_error *err)
     }
     if (failed != NULL) {
         st = failed->status;
-        if (err != NULL) {
+        if (failed->step != NULL) {
+            st = describe(failed, err);
+        } else if (err != NULL) {
             *err = failed->err;
         }
     }
@@ -493,7 +506,8 @@ dd_status ddi_tcp_check(struct ddi_channel *channel, uint64_t deadline_ns, uint3
         st = ddi_sock_receive(part->stream->fd, bytes, DDI_HEADER, deadline_ns, &code);
     }
     if (st != DD_OK) {
-        st = part_failed(part, st, code, "checking the link");
+        (void)part_failed(part, st, code, "checking the link");
+        st = describe(part, &part->err);
     } else if (ddi_decode_header(bytes, 0, &header, &part->err) != DD_OK ||
                header.type != DDI_PONG || header.id != transfer.id) {
         st = bad_reply(part, "no PONG");

@@ -54,6 +54,10 @@ def stats(manager):
     return manager._engine.call("stats", "stats")
 
 
+def held(manager):
+    return {name: stats(manager)[name] for name in ("caches", "keys", "pool_used_bytes")}
+
+
 def host_desc():
     return desc(1, [2, 8], placement=Placement.HOST)
 
@@ -69,6 +73,7 @@ def cpu_cache():
 def test_ids_count_from_one_and_memory_is_aligned_and_zero(manager_of, role):
     manager = manager_of(role)
     shape = (4, 1000)
+    kept = []
     for wanted in (1, 2, 3):
         cache = manager.allocate_cache(desc(3, shape))
         assert cache.cache_id == wanted
@@ -79,8 +84,7 @@ def test_ids_count_from_one_and_memory_is_aligned_and_zero(manager_of, role):
         assert str(cache) == f"KvCache(cache_id = {wanted}, num_devices = 1)"
         for index in range(3):
             assert not any(memoryview(manager.get_cache_tensors(cache, index)[0]).cast("B"))
-        globals().setdefault("_kept", []).append(cache)
-    globals().pop("_kept")
+        kept.append(cache)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +137,11 @@ def test_impossible_size_is_out_of_memory(prompt):
 
 def test_a_key_names_one_live_cache(prompt):
     first = prompt.allocate_cache(desc(1, [2, 8]), [CacheKey(1, 5, 0)])
-    before = stats(prompt)
+    before = held(prompt)
     for key in (CacheKey(1, 5), CacheKey(77, 5)):  # the cluster is not part of the identity
         with refused(LLMException, None, "LLM_FAILED"):
             prompt.allocate_cache(desc(1, [2, 8]), [CacheKey(1, 6), key])
-    assert stats(prompt) == before
+    assert held(prompt) == before
     others = [
         prompt.allocate_cache(desc(1, [2, 8]), [CacheKey(1, 5, 1)]),
         prompt.allocate_cache(desc(1, [2, 8]), [CacheKey(1, UINT64_MAX, 0, 5)]),
