@@ -9,6 +9,7 @@ from typing import Callable, Dict
 from llm_datadist._extension import _datadist
 from llm_datadist.status import LLMException, LLMStatusCode, handle_llm_status
 
+
 class EngineHandle:
     """One engine, from start to stop.
 

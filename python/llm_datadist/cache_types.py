@@ -369,7 +369,7 @@ class KvCache:
         self._dims = tuple(cache_desc.shape)
 
     @classmethod
-    def create_cpu_cache(cls, cache_desc: CacheDesc, addrs: list) -> "KvCache":
+    def create_cpu_cache(cls, cache_desc: CacheDesc, addrs: list) -> KvCache:
         """Make a handle for host memory of the caller, as an operand of swaps.
 
         Args:

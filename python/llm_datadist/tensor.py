@@ -76,7 +76,7 @@ class Tensor(_datadist.TensorBase):
         self._is_shared = False
 
     @staticmethod
-    def from_tensor_tuple(tensor_tuple) -> "Tensor":
+    def from_tensor_tuple(tensor_tuple) -> Tensor:
         """Make a tensor from (buffer, number of the data type, dims). For internal use."""
         view, dtype, dims = tensor_tuple
         tensor = Tensor.__new__(Tensor)

@@ -467,8 +467,7 @@ dd_status ddi_table_find(struct ddi_table *table, const struct ddi_source_ref *r
     if (entry != NULL) {
         ddi_entry_hold(&entry->shown);
         table->pins++;
-        *out = (struct ddi_grant){
-            .entry = &entry->shown, .cache = entry->shown.id, .batch = batch};
+        *out = (struct ddi_grant){.entry = &entry->shown, .cache = entry->shown.id, .batch = batch};
         if (key != NULL && key->kind == DD_KEY_REQUEST) {
             out->kind = DD_KEY_REQUEST;
             out->key_id = key->id;

@@ -1,6 +1,8 @@
 """CacheDesc, the keys, KvCache, and the types of layer-wise transfer."""
 
 import pytest
+from test_rig import refused
+
 from llm_datadist import (
     BlocksCacheKey,
     CacheDesc,
@@ -18,7 +20,6 @@ from llm_datadist import (
 )
 from llm_datadist.v2.llm_types import check_layer_range, int_to_mem_status_dict
 from llm_datadist.v2.llm_utils import calc_tensor_size, is_invalid_id, is_valid_id
-from test_rig import refused
 
 U64 = 2**64
 FP16 = DataType.DT_FLOAT16

@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+
 from llm_datadist import LLMException, LLMStatusCode, Status
 from llm_datadist.status import (
     classic_status,
@@ -35,9 +36,7 @@ def test_width_check(check, limits):
         check("size", good)
         check(good)
     for bad in (low - 1, high + 1):
-        with pytest.raises(
-            ValueError, match=f"size is out of range, {bad} is not a {width} value"
-        ):
+        with pytest.raises(ValueError, match=f"size is out of range, {bad} is not a {width} value"):
             check("size", bad)
         with pytest.raises(ValueError, match="out of range"):
             check(bad)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from llm_datadist import LLMClusterInfo, LLMConfig, LLMException, LLMRole, LLMStatusCode
 from llm_datadist._address import endpoint_text, ip_text, parse_listen_ip_info
 from llm_datadist.configs import trans_str_ip

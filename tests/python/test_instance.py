@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from test_rig import cluster, desc, options, refused
+
 from llm_datadist import (
     CacheKey,
     KvCacheManager,
@@ -20,7 +22,6 @@ from llm_datadist import (
     LLMStatusCode,
 )
 from llm_datadist.v2.llm_datadist import _shutdown_handler
-from test_rig import cluster, desc, options, refused
 
 PROMPT, DECODER, MIX = LLMRole.PROMPT, LLMRole.DECODER, LLMRole.MIX
 NOT_INITIALIZED = "llm datadist is not initialized"

@@ -1,11 +1,12 @@
 """Statuses of link and unlink in classic mode, for what an engine may answer."""
 
 import pytest
+from test_rig import Call, cluster, refused, wait_until
+
 from llm_datadist import LLMClusterInfo, LLMException, LLMRole, LLMStatusCode
 from llm_datadist._classic_links import ClassicLinks
 from llm_datadist._engine import BusyLinks
 from llm_datadist.status import classic_status
-from test_rig import Call, cluster, refused, wait_until
 
 OK = 0
 TIMEOUT = 0x5010B01A

@@ -3,6 +3,8 @@
 import gc
 
 import pytest
+from test_rig import UINT64_MAX, desc, options, refused
+
 from llm_datadist import (
     BlocksCacheKey,
     CacheDesc,
@@ -15,7 +17,6 @@ from llm_datadist import (
     LLMRole,
     Placement,
 )
-from test_rig import UINT64_MAX, desc, options, refused
 
 PROMPT, DECODER, MIX = LLMRole.PROMPT, LLMRole.DECODER, LLMRole.MIX
 NOT_EXIST = "LLM_KV_CACHE_NOT_EXIST"

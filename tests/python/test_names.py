@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 import llm_datadist
 import llm_datadist_v1
-import pytest
 from llm_datadist import DataType, LLMRole, LLMStatusCode, Memtype, Placement, RegisterMemStatus
 
 NEWER = """LLMClusterInfo LLMStatusCode LLMException LLMRole LlmConfig LLMConfig DataType Status
@@ -215,6 +216,7 @@ def test_constants_of_the_wrapper_modules():
 
 def test_numpy_tables():
     import numpy
+
     from llm_datadist import data_type
 
     assert len(data_type.dtype_to_np_dtype) == 14

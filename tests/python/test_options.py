@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from llm_datadist import LLMDataDist, LLMException, LLMRole, _options
 from test_rig import options, refused
+
+from llm_datadist import LLMDataDist, LLMException, LLMRole, _options
 
 PROMPT, DECODER, MIX = LLMRole.PROMPT, LLMRole.DECODER, LLMRole.MIX
 MIB = 1024 * 1024

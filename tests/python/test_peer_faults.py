@@ -4,7 +4,6 @@ import signal
 import time
 
 import pytest
-from llm_datadist import CacheKey, LLMDataDist, LLMException, LLMRole, LLMStatusCode
 from test_rig import (
     DECODER_ID,
     PROMPT_ID,
@@ -20,6 +19,8 @@ from test_rig import (
     refused,
     wait_until,
 )
+
+from llm_datadist import CacheKey, LLMDataDist, LLMException, LLMRole, LLMStatusCode
 
 SUCCESS = LLMStatusCode.LLM_SUCCESS
 TIMEOUT = "LLM_WAIT_PROCESS_TIMEOUT"

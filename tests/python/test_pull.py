@@ -1,16 +1,6 @@
 """Pulls between two processes: exactly the right bytes, and what becomes of keys."""
 
 import pytest
-from llm_datadist import (
-    BlocksCacheKey,
-    CacheKey,
-    CacheKeyByIdAndIndex,
-    DataType,
-    LLMDataDist,
-    LLMException,
-    LLMRole,
-    LLMStatusCode,
-)
 from test_rig import (
     DECODER_ID,
     PROMPT_ID,
@@ -26,6 +16,17 @@ from test_rig import (
     read,
     refused,
     wait_until,
+)
+
+from llm_datadist import (
+    BlocksCacheKey,
+    CacheKey,
+    CacheKeyByIdAndIndex,
+    DataType,
+    LLMDataDist,
+    LLMException,
+    LLMRole,
+    LLMStatusCode,
 )
 
 NOT_EXIST = "LLM_KV_CACHE_NOT_EXIST"
@@ -488,9 +489,7 @@ def test_many_blocks(prompt, decoder):
     decoder.pull_blocks(BlocksCacheKey(PROMPT_ID, 9), cache, list(range(count)), dst)
     for index, found in enumerate(read(decoder, cache)):
         theirs = content(1, index, 4 * count)
-        assert all(
-            found[4 * dst[at] :][:4] == theirs[4 * at :][:4] for at in range(0, count, 17)
-        )
+        assert all(found[4 * dst[at] :][:4] == theirs[4 * at :][:4] for at in range(0, count, 17))
 
 
 # ---- several at once ---------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class LLMDataDist:
         TypeError, ValueError: an argument of the wrong type or width.
     """
 
-    llm_engine_instance: Optional["LLMDataDist"] = None
+    llm_engine_instance: Optional[LLMDataDist] = None
     """The initialized instance of this process, or None."""
 
     _life = threading.RLock()  # init and finalize exclude each other
