@@ -109,6 +109,13 @@ bool ddi_tcp_is_cut(struct ddi_channel *channel, dd_error *err)
     return is_cut;
 }
 
+/* A cut is a failure, whatever its reason says. */
+static dd_status fail_cut(dd_error *err, const dd_error *reason)
+{
+    return ddi_fail(err, reason->status == DD_OK ? DD_NOT_LINKED : reason->status, "%s",
+                    reason->text);
+}
+
 /* Make the failure of a read or write on a data connection a status and a text. */
 static dd_status io_failed(struct ddi_channel *channel, dd_status st, int system_error,
                            const char *step, uint32_t timeout_ms, dd_error *err)
@@ -116,7 +123,7 @@ static dd_status io_failed(struct ddi_channel *channel, dd_status st, int system
     dd_error reason;
 
     if (ddi_tcp_is_cut(channel, &reason)) {
-        return ddi_fail(err, reason.status, "%s", reason.text);
+        return fail_cut(err, &reason);
     }
     if (st == DD_TIMEOUT) {
         return ddi_fail(err, DD_TIMEOUT, "%s: no answer within %u ms (%s)", channel->name,
@@ -188,7 +195,7 @@ static dd_status begin_dial(struct ddi_channel *channel, struct ddi_stream **out
     if (!activate(channel, stream, &reason)) {
         ddi_sock_close(&stream->fd);
         free(stream);
-        return ddi_fail(err, reason.status, "%s", reason.text);
+        return fail_cut(err, &reason);
     }
     *out = stream;
     return DD_OK;
@@ -286,7 +293,7 @@ static dd_status wait_stream(struct ddi_channel *channel, uint64_t deadline_ns, 
     }
     ddi_mutex_unlock(&channel->mu);
     if (is_cut) {
-        return ddi_fail(err, reason.status, "%s", reason.text);
+        return fail_cut(err, &reason);
     }
     if (stream == NULL) {
         return ddi_fail(err, DD_TIMEOUT, "%s dialled no data connection within %u ms",
