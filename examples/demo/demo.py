@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -54,12 +55,18 @@ class Child:
 
     def _read(self):
         for line in self._process.stdout:
-            self._lines.put(json.loads(line))
+            try:
+                self._lines.put(json.loads(line))
+            except ValueError:  # somebody's print; the facts after it still count
+                print(f"{self.name}: {line}", end="", file=sys.stderr)
         self._lines.put(None)
 
     def order(self, **facts):
-        self._process.stdin.write(json.dumps(facts) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(facts) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended; the next wait says how
 
     def wait(self, event, on_other=lambda fact: None):
         """The next fact with this event; others go to on_other."""
@@ -69,17 +76,29 @@ class Child:
             except queue.Empty:
                 raise RuntimeError(f"{self.name}: nothing heard for {LIMIT_S} s") from None
             if fact is None:
-                raise RuntimeError(f"{self.name} ended with status {self._process.wait()}")
+                raise RuntimeError(f"{self.name} ended early, {self._status()}")
             if fact["event"] == event:
                 return fact
             on_other(fact)
 
-    def end(self, patience_s):
-        """Let it finish within the time given, or make it."""
+    def _status(self):
         try:
-            self._process.stdin.close()
-            self._process.wait(timeout=patience_s)
-        except (OSError, subprocess.TimeoutExpired):
+            return f"status {self._process.wait(timeout=10)}"
+        except subprocess.TimeoutExpired:
+            return "but still runs"
+
+    def finish(self):
+        """Let it close its engine. Raises RuntimeError when that went wrong."""
+        self.order(end=True)
+        try:
+            status = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{self.name} does not end") from None
+        if status != 0:
+            raise RuntimeError(f"{self.name} ended with status {status}")
+
+    def kill(self):
+        if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
@@ -87,10 +106,10 @@ class Child:
 def run_split(start):
     """Prefill and decode in two processes. Returns what they reported."""
     children = []
-    patience_s = 0
     try:
-        prefill, decode = Child("prefill"), Child("decode")
-        children = [prefill, decode]
+        for name in ("prefill", "decode"):
+            children.append(Child(name))
+        prefill, decode = children
         say("two processes load the model; prefill runs the prompt")
         for child in children:
             child.order(**start)
@@ -107,13 +126,12 @@ def run_split(start):
             say(f"decode generates: token {count[0]} of {start['tokens']}", is_step=False)
 
         done = decode.wait("done", on_token)
-        for child in children:
-            child.order(end=True)
-        patience_s = 10
+        decode.finish()
+        prefill.finish()
         return ready, pulled, done
     finally:
         for child in children:
-            child.end(patience_s)
+            child.kill()
 
 
 def run_alone(start):
@@ -169,7 +187,8 @@ def main():
     print(f"prompt:   {options.prompt}")
     print(f"answer:   {done['text']}")
     print(
-        f"tokens:   {len(done['tokens'])}, {'identical to' if same else 'DIFFERENT from'} a single-process run"
+        f"tokens:   {len(done['tokens'])} at {len(done['tokens']) / done['seconds']:.1f}/s, "
+        f"{'identical to' if same else 'DIFFERENT from'} a single-process run"
     )
     print(f"moved:    {pulled['bytes']} bytes of KV cache in {ms:.2f} ms, {rate:.2f} GB/s")
     print(
@@ -182,7 +201,12 @@ def main():
     return 0
 
 
+def on_terminate(number, frame):
+    sys.exit(128 + number)  # an exception, so the children are ended on the way out
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, on_terminate)
     try:
         sys.exit(main())
     except RuntimeError as error:
@@ -190,4 +214,5 @@ if __name__ == "__main__":
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
+        say("")
         sys.exit(130)

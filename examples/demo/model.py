@@ -134,7 +134,7 @@ def load_gguf(path):
         return reader.fields[name].contents()
 
     if field("general.architecture") != "llama":
-        raise ValueError(f"{path}: architecture {field('general.architecture')!r}, wanted 'llama'")
+        raise ValueError(f"its architecture is {field('general.architecture')!r}, wanted 'llama'")
     width, heads = field("llama.embedding_length"), field("llama.attention.head_count")
     shape = Shape(
         layers=field("llama.block_count"),
@@ -151,6 +151,8 @@ def load_gguf(path):
         t.name: np.ascontiguousarray(gguf.quants.dequantize(t.data, t.tensor_type), np.float32)
         for t in reader.tensors
     }
+    if "output.weight" in tensors:
+        raise ValueError("it has an output matrix of its own, wanted tied embeddings")
     parts = [
         "attn_norm",
         "attn_q",

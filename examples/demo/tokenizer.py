@@ -4,15 +4,15 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 class GgufTokenizer:
-    """SmolLM2's tokenizer: digits one by one, bytes through GPT-2's alphabet, control tokens whole."""
-
-    CONTROL = 3  # tokenizer.ggml.token_type of control tokens
+    """SmolLM2's tokenizer: digits one by one, bytes through GPT-2's alphabet."""
 
     def __init__(self, fields):
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+        kind = fields["tokenizer.ggml.pre"].contents()
+        if kind != "smollm":
+            raise ValueError(f"its tokenizer is {kind!r}, wanted 'smollm'")
         tokens = fields["tokenizer.ggml.tokens"].contents()
-        types = fields["tokenizer.ggml.token_type"].contents()
         merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
         vocabulary = {token: i for i, token in enumerate(tokens)}
         self._tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -23,16 +23,20 @@ class GgufTokenizer:
             ]
         )
         self._tokenizer.decoder = decoders.ByteLevel()
-        self._tokenizer.add_special_tokens(
-            [AddedToken(t, special=True) for t, kind in zip(tokens, types) if kind == self.CONTROL]
-        )
-        self.stop = {vocabulary["<|im_end|>"], vocabulary["<|endoftext|>"]}
+        self._begin, self._end = vocabulary["<|im_start|>"], vocabulary["<|im_end|>"]
+        self.stop = {self._end, vocabulary["<|endoftext|>"]}
 
     def encode_chat(self, prompt):
-        text = (
-            f"<|im_start|>system\n{SYSTEM}<|im_end|>\n"
-            f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-        )
+        """SmolLM2-Instruct's chat template. Control tokens are put in by number, so that text of
+        the user that looks like one stays text."""
+        between = self._encode("\n")
+        return [
+            *[self._begin, *self._encode(f"system\n{SYSTEM}"), self._end, *between],
+            *[self._begin, *self._encode(f"user\n{prompt}"), self._end, *between],
+            *[self._begin, *self._encode("assistant\n")],
+        ]
+
+    def _encode(self, text):
         return self._tokenizer.encode(text).ids
 
     def decode(self, tokens):

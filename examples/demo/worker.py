@@ -12,7 +12,11 @@ import numpy as np
 import tokenizer as tokenizers
 
 import model as models
-from llm_datadist import CacheDesc, DataType, LLMConfig
+
+try:
+    from llm_datadist import CacheDesc, DataType, LLMConfig
+except ImportError as error:
+    sys.exit(f"{error}; start it with `./dev demo`, or put build/release/python into PYTHONPATH")
 
 PROMPT_CLUSTER, DECODE_CLUSTER = 1, 2
 REQUEST = 1
@@ -35,8 +39,13 @@ def load(name, layers):
     """(Model, tokenizer) for --model NAME."""
     if name == "random":
         return models.random_model(layers), tokenizers.ByteTokenizer()
-    model, fields = models.load_gguf(name)
-    return model, tokenizers.GgufTokenizer(fields)
+    try:
+        model, fields = models.load_gguf(name)
+        return model, tokenizers.GgufTokenizer(fields)
+    except (
+        Exception
+    ) as error:  # a file from outside is wrong in many ways; one line says which file
+        raise SystemExit(f"cannot use {name}: {error!r}") from None
 
 
 def engine_options(listen_at=""):

@@ -13,4 +13,11 @@ static inline PyObject *Py_NewRef(PyObject *object)
 }
 #endif
 
+/* None (new). Not Py_RETURN_NONE: the headers of 3.12 and later take no reference in it, so a file
+ * that they built for the stable ABI would use up the None of a 3.11. */
+static inline PyObject *new_none(void)
+{
+    return Py_NewRef(Py_None);
+}
+
 #endif

@@ -66,10 +66,7 @@ static void engine_dealloc(PyObject *op)
 
 PyObject *engine_finish(PyObject *op, dd_status st, const dd_error *err)
 {
-    if (st != DD_OK) {
-        return raise_status(state_of(op), st, err);
-    }
-    Py_RETURN_NONE;
+    return st == DD_OK ? new_none() : raise_status(state_of(op), st, err);
 }
 
 static PyObject *engine_set(PyObject *op, PyObject *args)
@@ -123,7 +120,7 @@ static PyObject *engine_stop(PyObject *op, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS;
     dd_engine_stop(engine);
     Py_END_ALLOW_THREADS;
-    Py_RETURN_NONE;
+    return new_none();
 }
 
 static PyObject *engine_address(PyObject *op, PyObject *unused)

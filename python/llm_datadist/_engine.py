@@ -101,9 +101,9 @@ class BusyLinks:
     def leave(self, cluster_id: int) -> None:
         """Note that a pull has ended."""
         with self._lock:
-            count = self._pulls.pop(cluster_id) - 1
-            if count > 0:
-                self._pulls[cluster_id] = count
+            self._pulls[cluster_id] -= 1
+            if self._pulls[cluster_id] == 0:
+                del self._pulls[cluster_id]
 
     def __contains__(self, cluster_id: int) -> bool:
         return cluster_id in self._pulls

@@ -57,6 +57,11 @@ def silent():
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
+def wait_for_links(peer, count):
+    """Wait until the peer counts so many: it finishes a link or unlink a moment after the call."""
+    wait_until(lambda: peer.ask("stats")["links"] == count)
+
+
 def pulls(decoder, peer, cluster_id):
     """Publish a cache at the peer and pull it."""
     peer.ask("allocate", "a", 2, [1, 8], [KEY], seed=cluster_id)
@@ -82,7 +87,7 @@ def test_link_pull_check_unlink(decoder, prompt):
         decoder.check_link_status(PROMPT_ID)
     with refused(LLMException, f"cluster {PROMPT_ID}", NOT_LINKED):
         pull(decoder, PROMPT_ID)
-    assert prompt.ask("stats")["links"] == 0
+    wait_for_links(prompt, 0)
     assert decoder.unlink_clusters([info]) == (SUCCESS, codes("NOT_YET_LINK"))
 
 
@@ -201,6 +206,7 @@ def test_a_forced_unlink_and_a_new_link(decoder, prompt):
 
 def test_the_prompt_may_unlink(decoder, prompt):
     decoder.link_clusters([cluster(PROMPT_ID, prompt.address)])
+    wait_for_links(prompt, 1)
     assert prompt.ask("unlink", DECODER_ID, "127.0.0.1:1") == (SUCCESS, [SUCCESS])
     with refused(LLMException, None, NOT_LINKED):
         pull(decoder, PROMPT_ID)

@@ -6,6 +6,7 @@ is its argument, and ends when the socket does. The tests at the end are about t
 
 import contextlib
 import multiprocessing.connection
+import os
 import random
 import signal
 import socket
@@ -179,6 +180,11 @@ class Participant:
     def pull(self, key, name, *args, **kwargs):
         self.manager.pull_cache(CacheKey(*key), self.caches[name], *args, **kwargs)
 
+    def pull_in_background(self, key, name):
+        """Begin a pull in a daemon thread that nobody waits for."""
+        Call(self.pull, key, name)
+        wait_until(lambda: key[0] in self.dist._llm_datadist.busy_links)
+
     def finalize(self):
         self.dist.finalize()
 
@@ -229,8 +235,13 @@ class Peer:
             raise RemoteFailure(*value)
         return value
 
-    def signal(self, number):
-        self.process.send_signal(number)
+    def stop(self):
+        """Stop the process; every thread of it stands still when this returns."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
         self.process.kill()  # also a stopped one
@@ -243,7 +254,7 @@ class Peer:
     def __exit__(self, *_):
         self._connection.close()
         try:
-            self.process.send_signal(signal.SIGCONT)
+            self.resume()
             self.process.wait(WAIT_S)
         finally:
             self.kill()
@@ -286,7 +297,7 @@ def test_a_participant_answers_and_its_failures_come_back():
 
 def test_a_stopped_or_killed_participant_is_reaped():
     with Peer() as stopped:
-        stopped.signal(signal.SIGSTOP)
+        stopped.stop()
     assert stopped.process.returncode is not None
     killed = Peer()
     killed.kill()
