@@ -179,6 +179,7 @@ typedef struct dd_target {
  *
  * `results[i]` is the status of target i, written on every return but DD_FINALIZED and DD_INVALID
  * of the call as a whole. A target that failed leaves nothing behind; the others stay linked.
+ * While nobody listens at the address (connection refused) it is tried again until the time is up.
  *
  * Blocks:   until every target is decided, at most `timeout_ms`.
  * Fails:    the status of the last target that failed: DD_LINK_FAILED (the text names the address

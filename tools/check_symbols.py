@@ -1,5 +1,8 @@
-"""The shared library exports exactly the functions that datadist.h declares, and every function that
-is visible across files is named dd_... or ddi_<stem or its header's stem>_....
+"""The shared library exports exactly the functions that datadist.h declares, and nothing else is
+visible outside of the extension but its entry.
+
+A function that is visible across files is declared in datadist.h, or named ddi_<noun>_...: the noun is
+the stem of its file, or the stem or a struct of a header beside it.
 
 Usage: check_symbols.py BUILD_DIR
 """
@@ -10,6 +13,24 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+# Verbs that serve as nouns, by stem.
+ALSO = {"status": {"fail", "error"}, "message": {"encode", "decode"}}
+
+
+def nouns(source):
+    found = {source.stem} | ALSO.get(source.stem, set())
+    for header in source.parent.glob("*.h"):
+        found.add(header.stem)
+        found.update(re.findall(r"^struct ddi_(\w+)", header.read_text(), re.MULTILINE))
+    return found
+
+
+def check_name(name, source):
+    if any(name == f"ddi_{noun}" or name.startswith(f"ddi_{noun}_") for noun in nouns(source)):
+        return None
+    return f"defined in {source.relative_to(ROOT)}, wanted ddi_{source.stem}_..."
 
 
 def declared():
@@ -31,10 +52,17 @@ def main(build):
     for name in sorted(exported ^ wanted):
         where = "not declared in datadist.h" if name in exported else "not exported"
         problems.append(f"{name}: {where}")
-    for line in nm("--defined-only", "-g", f"{build}/libdatadist.a").splitlines():
-        parts = line.split()
-        if len(parts) == 3 and not parts[2].startswith(("dd_", "ddi_")):
-            problems.append(f"{parts[2]}: a name of the library begins with dd_ or ddi_")
+    sources = {path.stem: path for path in ROOT.glob("src/*/*.c")}
+    for line in nm("-A", "--defined-only", "-g", f"{build}/libdatadist.a").splitlines():
+        where, _, name = line.split()
+        source = sources[where.split(":")[1].split(".")[0]]
+        problem = None if name in wanted else check_name(name, source)
+        if problem:
+            problems.append(f"{name}: {problem}")
+    for extension in pathlib.Path(build).glob("python/llm_datadist/_datadist*.so"):
+        for line in nm("-D", "--defined-only", str(extension)).splitlines():
+            if line.split()[-1] != "PyInit__datadist":
+                problems.append(f"{line.split()[-1]}: exported by {extension.name}")
     for problem in problems:
         print(problem)
     return 1 if problems else 0

@@ -79,7 +79,7 @@ def check_sizes(path, text):
 
 
 def check_words(path, text):
-    for word in ("/work/", "/root/", "/home/"):
+    for word in ("/work/", "/root/", "/home/", "/tmp/"):
         for number, line in enumerate(text.splitlines(), 1):
             if word in line and path.name != "check_tree.py":
                 yield f"{path}:{number}: path of a machine: {line.strip()[:60]}"

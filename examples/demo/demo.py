@@ -184,10 +184,12 @@ def main():
 
     ms, rate = pulled["seconds"] * 1e3, pulled["bytes"] / pulled["seconds"] / 1e9
     same = tokens == done["tokens"]
+    computed = len(done["tokens"]) - 1  # the first one came from prefill
+    speed = f" at {computed / done['seconds']:.0f}/s" if computed > 0 else ""
     print(f"prompt:   {options.prompt}")
     print(f"answer:   {done['text']}")
     print(
-        f"tokens:   {len(done['tokens'])} at {len(done['tokens']) / done['seconds']:.1f}/s, "
+        f"tokens:   {len(done['tokens'])}{speed}, "
         f"{'identical to' if same else 'DIFFERENT from'} a single-process run"
     )
     print(f"moved:    {pulled['bytes']} bytes of KV cache in {ms:.2f} ms, {rate:.2f} GB/s")

@@ -67,23 +67,11 @@ class EngineHandle:
     def stop(self) -> None:
         """Stop the engine: end running calls, links and caches. Idempotent.
 
-        Blocks until running calls have returned. In a forked child it only lets go.
+        Blocks until running calls have returned. In a forked child it does nothing: the engine's
+        threads are in the parent.
         """
         if self.is_of_this_process():
             self._native.stop()
-        else:
-            _keep_for_ever(self._native)
-
-
-def _keep_for_ever(native) -> None:
-    """Take a reference that is never given back, not even when the interpreter ends.
-
-    The threads of an engine that a forked child inherited are in the parent: destroying it here
-    would wait for them without end.
-    """
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 
 class BusyLinks:

@@ -39,7 +39,7 @@ dd_status dd_cache_alloc(dd_engine *engine, const dd_cache_desc *desc, const dd_
     }
     st = check_alloc(desc, keys, key_count, cache, err);
     if (st == DD_OK) {
-        st = ddi_table_alloc(engine->xfer.table, desc, keys, key_count, cache, err);
+        st = ddi_xfer_alloc(&engine->xfer, desc, keys, key_count, cache, err);
     }
     ddi_engine_leave(engine);
     return st;

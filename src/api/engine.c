@@ -65,6 +65,7 @@ dd_status dd_engine_create(uint64_t cluster_id, dd_role role, dd_engine **engine
     atomic_init(&e->phase, DDI_ENGINE_NEW);
     ddi_mutex_init(&e->mu, DDI_RANK_ENGINE);
     ddi_cond_init(&e->idle);
+    ddi_xfer_init(&e->xfer);
     st = ddi_config_init(&e->config, err);
     if (st != DD_OK) {
         dd_engine_destroy(e);
@@ -275,6 +276,7 @@ void dd_engine_destroy(dd_engine *engine)
         return;
     }
     dd_engine_stop(engine);
+    ddi_xfer_fini(&engine->xfer);
     ddi_cond_fini(&engine->idle);
     ddi_mutex_fini(&engine->mu);
     free(engine);

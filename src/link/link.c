@@ -12,6 +12,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#define FIRST_RETRY_MS 10
+#define MAX_RETRY_MS 200
+
 static void on_event(void *context, uint32_t events);
 static void dial_next(struct ddi_link *link, const dd_error *last);
 
@@ -105,6 +108,10 @@ static void publish_end(struct ddi_link *link)
     dd_error reason = link->peer.reason;
     bool stood;
 
+    if (reason.status == DD_TIMEOUT && link->refusal.text[0] != '\0') {
+        reason = link->refusal; /* why there was no answer in time */
+    }
+
     ddi_mutex_lock(&links->mu);
     stood = link->phase == DDI_LINK_STANDS || link->phase == DDI_LINK_CLOSING;
     if (link->is_mapped) {
@@ -174,6 +181,7 @@ static void tear_down(struct ddi_link *link)
     ddi_loop_unwatch(links->config.loop, &link->watch);
     ddi_loop_clear_timer(links->config.loop, &link->timer);
     ddi_loop_clear_timer(links->config.loop, &link->probe_timer);
+    ddi_loop_clear_timer(links->config.loop, &link->retry_timer);
     ddi_sock_close(&link->watch.fd);
     if (!link->is_client && !stood) {
         links->guest_count--;
@@ -487,6 +495,26 @@ static void on_event(void *context, uint32_t events)
     }
 }
 
+static void on_retry(void *context)
+{
+    struct ddi_link *link = context;
+
+    link->addr_at = 0;
+    dial_next(link, NULL);
+}
+
+/* Nobody listens there yet: try again until the caller's time is up. Processes that belong together
+ * start in any order. */
+static void retry_later(struct ddi_link *link, const dd_error *refusal)
+{
+    link->refusal = *refusal;
+    link->retry_ms = link->retry_ms == 0 ? FIRST_RETRY_MS : link->retry_ms * 2;
+    link->retry_ms = link->retry_ms > MAX_RETRY_MS ? MAX_RETRY_MS : link->retry_ms;
+    link->retry_timer = (struct ddi_timer){.fn = on_retry, .context = link};
+    ddi_loop_set_timer(link->links->config.loop, &link->retry_timer,
+                       ddi_deadline_ns(link->retry_ms));
+}
+
 /* Dial the next address that the name stands for; `last` is why the one before failed. */
 static void dial_next(struct ddi_link *link, const dd_error *last)
 {
@@ -515,7 +543,11 @@ static void dial_next(struct ddi_link *link, const dd_error *last)
         ddi_sock_close(&link->watch.fd);
     }
     link->addr_at = link->addr_count - 1; /* for texts */
-    ddi_link_end(link, &err, false);
+    if (err.system_error == ECONNREFUSED) {
+        retry_later(link, &err);
+    } else {
+        ddi_link_end(link, &err, false);
+    }
 }
 
 void ddi_link_start_client(void *context)

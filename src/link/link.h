@@ -33,6 +33,9 @@ struct ddi_link {
     struct ddi_link *probed;      /* the older link that we wait for */
     struct ddi_link *prober;      /* the newer link that waits for us */
     uint64_t dial_deadline_ns;
+    struct ddi_timer retry_timer; /* client: nobody listens yet */
+    uint32_t retry_ms;
+    dd_error refusal;                      /* client: how the last try ended */
     struct ddi_addr addrs[DDI_LINK_ADDRS]; /* client: to try; server: [0] is the peer */
     size_t addr_count;
     size_t addr_at;

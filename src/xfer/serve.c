@@ -3,11 +3,14 @@
  * claims: everything is checked against the cache table here. */
 #include "xfer/xfer.h"
 
+#include "base/clock.h"
 #include "base/num.h"
 #include "model/desc.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+
+#define CONFIRM_MS 10 /* how long an allocation waits for confirmations under way */
 
 struct serving {
     struct ddi_job job; /* first: the transport sees this part */
@@ -135,6 +138,11 @@ static dd_status serve(void *owner, const struct ddi_pull *pull, struct ddi_job 
     serving->job.bytes = serving->job.plan.bytes;
     serving->job.confirm = serving->grant.kind == DD_KEY_REQUEST && !pull->keep_key;
     serving->total = serving->job.plan.total;
+    if (serving->job.confirm) {
+        ddi_mutex_lock(&xfer->mu);
+        xfer->unconfirmed++;
+        ddi_mutex_unlock(&xfer->mu);
+    }
     *job = &serving->job;
     return DD_OK;
 }
@@ -165,9 +173,57 @@ static void confirmed(void *owner, struct ddi_job *job)
 
 static void end(void *owner, struct ddi_job *job)
 {
-    (void)owner;
+    struct ddi_xfer *xfer = owner;
+
+    if (job->confirm) {
+        ddi_mutex_lock(&xfer->mu);
+        xfer->unconfirmed--;
+        ddi_cond_broadcast(&xfer->confirmed);
+        ddi_mutex_unlock(&xfer->mu);
+    }
     ddi_plan_fini(&job->plan);
     free(serving_of(job));
+}
+
+void ddi_xfer_init(struct ddi_xfer *xfer)
+{
+    ddi_mutex_init(&xfer->mu, DDI_RANK_TABLE);
+    ddi_cond_init(&xfer->confirmed);
+}
+
+void ddi_xfer_fini(struct ddi_xfer *xfer)
+{
+    ddi_cond_fini(&xfer->confirmed);
+    ddi_mutex_fini(&xfer->mu);
+}
+
+/* Wait until fewer transfers are unconfirmed. False when none is, or the time is up. */
+static bool await_confirmation(struct ddi_xfer *xfer, uint64_t deadline_ns)
+{
+    uint64_t before;
+    bool is_late = false;
+    bool has_changed;
+
+    ddi_mutex_lock(&xfer->mu);
+    before = xfer->unconfirmed;
+    while (before > 0 && xfer->unconfirmed >= before && !is_late) {
+        is_late = ddi_cond_wait_until(&xfer->confirmed, &xfer->mu, deadline_ns);
+    }
+    has_changed = xfer->unconfirmed < before;
+    ddi_mutex_unlock(&xfer->mu);
+    return has_changed;
+}
+
+dd_status ddi_xfer_alloc(struct ddi_xfer *xfer, const dd_cache_desc *desc, const dd_key *keys,
+                         size_t key_count, int64_t *cache, dd_error *err)
+{
+    uint64_t deadline_ns = ddi_deadline_ns(CONFIRM_MS);
+    dd_status st;
+
+    do {
+        st = ddi_table_alloc(xfer->table, desc, keys, key_count, cache, err);
+    } while ((st == DD_NO_MEMORY || st == DD_KEY_EXISTS) && await_confirmation(xfer, deadline_ns));
+    return st;
 }
 
 const struct ddi_owner_ops ddi_xfer_owner_ops = {

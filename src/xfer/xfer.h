@@ -3,6 +3,7 @@
 #ifndef DDI_XFER_H
 #define DDI_XFER_H
 
+#include "base/mutex.h"
 #include "link/links.h"
 #include "store/table.h"
 
@@ -24,7 +25,20 @@ struct ddi_xfer {
     struct ddi_links *links;  /* constant */
     uint32_t sync_timeout_ms; /* constant */
     struct ddi_xfer_counters counters;
+    struct ddi_mutex mu;       /* rank DDI_RANK_TABLE; never with another lock of that rank */
+    struct ddi_cond confirmed; /* a transfer was confirmed, or will not be */
+    uint64_t unconfirmed;      /* guarded by mu; served transfers that wait for a confirmation */
 };
+
+/* Before and after everything else here. */
+void ddi_xfer_init(struct ddi_xfer *xfer);
+void ddi_xfer_fini(struct ddi_xfer *xfer);
+
+/* See dd_cache_alloc. A puller's confirmation that a key is used up comes shortly after its pull: an
+ * allocation that lacks memory or finds its key bound waits for confirmations under way, at most
+ * 10 ms. */
+dd_status ddi_xfer_alloc(struct ddi_xfer *xfer, const dd_cache_desc *desc, const dd_key *keys,
+                         size_t key_count, int64_t *cache, dd_error *err);
 
 /* See dd_pull, dd_pull_blocks and dd_link_check. */
 dd_status ddi_xfer_pull(struct ddi_xfer *xfer, const dd_source *source, int64_t cache,

@@ -61,7 +61,7 @@ TEST(several_links_in_one_call_report_each_of_them)
                                 {.size = sizeof(dd_target), .cluster_id = 2, .remote = silent},
                                 {.size = sizeof(dd_target), .cluster_id = 3, .remote = address[1]}};
 
-        EXPECT_STATUS(dd_link_open(decoder, targets, 3, results, 5000, &err), DD_LINK_FAILED);
+        EXPECT_STATUS(dd_link_open(decoder, targets, 3, results, 300, &err), DD_LINK_FAILED);
         EXPECT_CONTAINS(err.text, silent);
         EXPECT_EQ(results[0], DD_OK);
         EXPECT_EQ(results[1], DD_LINK_FAILED);
@@ -223,6 +223,42 @@ TEST(a_taken_port_is_named_with_the_option_to_change)
     dd_engine_destroy(first);
 }
 
+struct late_start {
+    char address[128];
+    dd_engine *prompt;
+};
+
+static void *start_late(void *context)
+{
+    struct late_start *late = context;
+    const struct timespec pause = {.tv_nsec = 100 * 1000 * 1000};
+
+    (void)nanosleep(&pause, NULL); /* the link call is on its way */
+    late->prompt = rig_start(1, DD_ROLE_PROMPT, "datadist.listen", late->address,
+                             "datadist.log_level", "error", NULL);
+    return NULL;
+}
+
+TEST(a_peer_that_starts_later_is_reached_within_the_time_out)
+{
+    struct late_start late = {.prompt = NULL};
+    dd_engine *decoder = rig_decoder(2);
+    int listener = silent_listener(late.address, sizeof(late.address));
+    pthread_t thread;
+    dd_error err = {0};
+
+    REQUIRE_TRUE(decoder != NULL && listener >= 0);
+    (void)close(listener); /* its port is free for the late one */
+    EXPECT_STATUS(rig_link_at(decoder, 1, late.address, 50, &err), DD_LINK_FAILED);
+    EXPECT_CONTAINS(err.text, "refused");
+    EXPECT_CONTAINS(err.text, late.address);
+    (void)pthread_create(&thread, NULL, start_late, &late);
+    EXPECT_OK(rig_link_at(decoder, 1, late.address, 5000, &err));
+    (void)pthread_join(thread, NULL);
+    dd_engine_destroy(decoder);
+    dd_engine_destroy(late.prompt);
+}
+
 TEST(ipv6_and_host_names_work)
 {
     dd_engine *six = rig_start(1, DD_ROLE_PROMPT, "datadist.listen", "[::1]:0",
@@ -313,5 +349,6 @@ CHECK_MAIN(RUN(several_links_in_one_call_report_each_of_them);
            RUN(unlink_orderly_and_forced_from_either_side_then_relink);
            RUN(the_same_cluster_from_elsewhere_is_refused_while_the_first_lives);
            RUN(strangers_at_the_listener_are_sent_away);
-           RUN(a_taken_port_is_named_with_the_option_to_change); RUN(ipv6_and_host_names_work);
-           RUN(stop_and_forced_unlink_end_running_pulls);)
+           RUN(a_taken_port_is_named_with_the_option_to_change);
+           RUN(a_peer_that_starts_later_is_reached_within_the_time_out);
+           RUN(ipv6_and_host_names_work); RUN(stop_and_forced_unlink_end_running_pulls);)

@@ -68,6 +68,24 @@ TEST(a_pull_brings_every_byte_and_uses_the_key_up)
     stop_pair();
 }
 
+TEST(a_key_that_was_pulled_can_be_given_again_at_once)
+{
+    dd_key key = rig_key(DD_KEY_REQUEST, 7);
+    dd_source source = rig_source(PROMPT, DD_KEY_REQUEST, 7);
+    int64_t dst;
+
+    REQUIRE_TRUE(start_pair());
+    dst = rig_cache(decoder, 2, 1, 1000, NULL, 0);
+    for (int i = 0; i < 300; i++) {
+        int64_t src = rig_cache(prompt, 2, 1, 1000, &key, 1);
+
+        REQUIRE_TRUE(src != 0);
+        EXPECT_OK(dd_cache_free(prompt, src, NULL));
+        EXPECT_OK(dd_pull(decoder, &source, dst, NULL, NULL));
+    }
+    stop_pair();
+}
+
 TEST(scattered_blocks_go_where_they_belong)
 {
     enum { BLOCKS = 64, BYTES = 4096, TENSORS = 4 };
@@ -327,6 +345,7 @@ TEST(views_outlive_cache_and_engine)
 }
 
 CHECK_MAIN(RUN(a_pull_brings_every_byte_and_uses_the_key_up);
+           RUN(a_key_that_was_pulled_can_be_given_again_at_once);
            RUN(scattered_blocks_go_where_they_belong);
            RUN(a_large_pull_over_several_connections_is_whole);
            RUN(a_contiguous_source_is_cut_into_blocks_with_a_short_tail);
