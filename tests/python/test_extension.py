@@ -401,7 +401,7 @@ def test_link_failures_are_values(engine):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, so that nobody else listens there
         remote = f"127.0.0.1:{closed.getsockname()[1]}"
-        status, results, text = engine.link_open([(5, remote, None)], 10000)
+        status, results, text = engine.link_open([(5, remote, None)], 300)
     assert (status, results) == (LINK_FAILED, [LINK_FAILED])
     assert remote in text
     assert engine.link_open([(5, "nonsense", None)], 100)[:2] == (INVALID, [INVALID])
