@@ -16,7 +16,7 @@ setup(
             sources=sorted(glob("src/*/*.c") + glob("python/ext/*.c")),
             depends=sorted(glob("src/*/*.h") + glob("python/ext/*.h") + ["include/datadist.h"]),
             include_dirs=["include", "src"],
-            define_macros=[("_GNU_SOURCE", "1"), ("NDEBUG", "1")]
+            define_macros=[("_GNU_SOURCE", "1"), ("NDEBUG", "1"), ("DD_STATIC", "1")]
             + ([("Py_LIMITED_API", "0x030b0000")] if ABI3 else []),
             extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread"],
             extra_link_args=["-pthread"],
