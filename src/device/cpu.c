@@ -6,12 +6,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
+#define GROUPS "/sys/fs/cgroup"
 
 /* Map the file at a 2 MiB boundary: reserve more address space, keep the aligned part. */
 static void *map_aligned(int fd, uint64_t bytes)
@@ -70,13 +73,20 @@ static dd_status reserve(uint64_t bytes, struct ddi_region *out, dd_error *err)
 static dd_status commit(const struct ddi_region *region, uint64_t offset, uint64_t len,
                         dd_error *err)
 {
-    int rc;
+    sigset_t all;
+    sigset_t before;
+    int code;
 
+    /* Older kernels undo the whole call when a signal comes: with a timer running, a large range
+     * would be tried again for ever. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        rc = fallocate(region->fd, 0, (off_t)offset, (off_t)len);
-    } while (rc != 0 && errno == EINTR);
-    if (rc != 0) {
-        return ddi_fail_system(err, DD_NO_MEMORY, errno,
+        code = fallocate(region->fd, 0, (off_t)offset, (off_t)len) == 0 ? 0 : errno;
+    } while (code == EINTR);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) {
+        return ddi_fail_system(err, DD_NO_MEMORY, code,
                                "the system has no %" PRIu64 " bytes of memory", len);
     }
     return DD_OK;
@@ -112,15 +122,65 @@ static uint64_t read_limit(const char *path)
     return value;
 }
 
+/* The least limit of a control group and of those that it is in. `group` is "/a/b" and is used up.
+ * In a container it may name what is not visible here; the root is then the container's own. */
+static uint64_t read_group(const char *root, char *group, const char *file)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (;;) {
+        char path[PATH_MAX];
+        char *last;
+        int n = snprintf(path, sizeof(path), "%s%s/%s", root, group, file);
+
+        if (n > 0 && (size_t)n < sizeof(path)) {
+            least = ddi_min_u64(least, read_limit(path));
+        }
+        last = strrchr(group, '/');
+        if (last == NULL) {
+            return least;
+        }
+        *last = '\0';
+    }
+}
+
+/* What the control groups of this process allow. A line of the file is "4:cpu,memory:/a/b" for a
+ * hierarchy of version 1 and "0::/a/b" for version 2. */
+static uint64_t read_groups(void)
+{
+    uint64_t least = UINT64_MAX;
+    char line[PATH_MAX];
+    FILE *file = fopen("/proc/self/cgroup", "re");
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        char *names = strchr(line, ':');
+        char *group = names == NULL ? NULL : strchr(names + 1, ':');
+
+        if (group == NULL) {
+            continue;
+        }
+        *group++ = '\0';
+        group[strcspn(group, "\n")] = '\0';
+        if (names[1] == '\0') {
+            least = ddi_min_u64(least, read_group(GROUPS, group, "memory.max"));
+        } else if (strstr(names, "memory") != NULL) {
+            least = ddi_min_u64(least,
+                                read_group(GROUPS "/memory", group, "memory.limit_in_bytes"));
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return least;
+}
+
 static uint64_t memory(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES);
     long page = sysconf(_SC_PAGESIZE);
     uint64_t machine = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
-    uint64_t group = ddi_min_u64(read_limit("/sys/fs/cgroup/memory.max"),
-                                 read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
 
-    return ddi_min_u64(machine, group);
+    return ddi_min_u64(machine, read_groups());
 }
 
 const struct ddi_device_ops ddi_cpu_device = {.name = "cpu",

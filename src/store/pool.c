@@ -218,18 +218,22 @@ static void add_region_locked(struct ddi_pool *pool, struct region *region, stru
     push_free_locked(pool, whole);
 }
 
-/* Reserve address space for a piece that found no room. */
+/* Reserve address space for a piece that found no room. With a limit, twice as much: then gaps
+ * before aligned pieces do not use it up. Where that is more than there is, as any other piece. */
 static dd_status grow(struct ddi_pool *pool, uint64_t bytes, dd_error *err)
 {
-    uint64_t want = pool->config.limit_bytes > 0 ? 2 * ddi_min_u64(pool->limit, INT64_MAX / 4)
-                                                 : MIN_REGION;
+    uint64_t least = ddi_max_u64(MIN_REGION, bytes) + LARGE; /* limits are below 2^63 */
     struct ddi_region memory;
     struct region *region;
     struct chunk *whole;
-    dd_status st;
+    dd_status st = DDI_AGAIN;
 
-    want = ddi_max_u64(want, bytes) + LARGE;
-    st = pool->config.device->reserve(want, &memory, err);
+    if (pool->config.limit_bytes > 0) {
+        st = pool->config.device->reserve(2 * pool->limit + LARGE, &memory, NULL);
+    }
+    if (st != DD_OK) {
+        st = pool->config.device->reserve(least, &memory, err);
+    }
     if (st != DD_OK) {
         return st;
     }
@@ -311,6 +315,7 @@ static dd_status commit(struct ddi_pool *pool, struct chunk *chunk, bool *is_fre
     uint64_t last = (chunk->offset + chunk->bytes - 1) / GRANULE;
     uint64_t from = last + 1;
     uint64_t to = first;
+    uint64_t missing = 0;
     dd_status st;
 
     ddi_mutex_lock(&pool->mu);
@@ -318,10 +323,11 @@ static dd_status commit(struct ddi_pool *pool, struct chunk *chunk, bool *is_fre
         if ((region->committed[i / 64] >> (i % 64) & 1) == 0) {
             from = ddi_min_u64(from, i);
             to = i + 1;
+            missing++;
         }
     }
     ddi_mutex_unlock(&pool->mu);
-    *is_fresh = from == first && to == last + 1;
+    *is_fresh = missing == last + 1 - first;
     if (from > last) {
         return DD_OK;
     }
@@ -337,6 +343,19 @@ static dd_status commit(struct ddi_pool *pool, struct chunk *chunk, bool *is_fre
     return DD_OK;
 }
 
+/* Below 2^63 by a good margin, so that no sum of a limit and a piece wraps around. */
+static uint64_t limit_of(const struct ddi_pool_config *config)
+{
+    const uint64_t most = INT64_MAX - LARGE;
+    double part;
+
+    if (config->limit_bytes > 0) {
+        return ddi_min_u64(config->limit_bytes, most);
+    }
+    part = config->limit_fraction * (double)config->device->memory();
+    return part < (double)most ? (uint64_t)part : most;
+}
+
 dd_status ddi_pool_create(const struct ddi_pool_config *config, struct ddi_pool **out,
                           dd_error *err)
 {
@@ -346,9 +365,7 @@ dd_status ddi_pool_create(const struct ddi_pool_config *config, struct ddi_pool 
         return ddi_fail(err, DD_NO_MEMORY, "memory pool");
     }
     pool->config = *config;
-    pool->limit = config->limit_bytes > 0
-                      ? config->limit_bytes
-                      : (uint64_t)(config->limit_fraction * (double)config->device->memory());
+    pool->limit = limit_of(config);
     atomic_init(&pool->refs, 1);
     ddi_mutex_init(&pool->mu, DDI_RANK_POOL);
     ddi_map_init(&pool->by_address);
@@ -395,21 +412,38 @@ static struct ddi_map_key key_of(const struct chunk *chunk)
                                      chunk->offset};
 }
 
+/* The bytes that a piece counts for. */
+static bool round_up(uint64_t bytes, uint64_t *rounded)
+{
+    if (bytes == 0 || !ddi_add_u64(bytes, UNIT - 1, rounded)) {
+        return false;
+    }
+    *rounded = ddi_align_up(bytes, UNIT);
+    return true;
+}
+
+static dd_status check_limit_locked(const struct ddi_pool *pool, uint64_t bytes, dd_error *err)
+{
+    if (ddi_fits(pool->used, bytes, pool->limit)) {
+        return DD_OK;
+    }
+    return ddi_fail(err, DD_NO_MEMORY,
+                    "pool: %" PRIu64 " bytes wanted, %" PRIu64 " in use of at most %" PRIu64
+                    " (option datadist.pool_bytes)",
+                    bytes, pool->used, pool->limit);
+}
+
 /* Find room under the limit. DDI_AGAIN: there is none, a region more would help. */
 static dd_status try_take(struct ddi_pool *pool, uint64_t bytes, struct chunk *spare[2],
                           struct chunk **out, dd_error *err)
 {
-    dd_status st = DD_OK;
     struct chunk *chunk = NULL;
     struct region *gone = NULL;
+    dd_status st;
 
     ddi_mutex_lock(&pool->mu);
-    if (!ddi_fits(pool->used, bytes, pool->limit)) {
-        st = ddi_fail(err, DD_NO_MEMORY,
-                      "pool: %" PRIu64 " bytes wanted, %" PRIu64 " in use of at most %" PRIu64
-                      " (option datadist.pool_bytes)",
-                      bytes, pool->used, pool->limit);
-    } else {
+    st = check_limit_locked(pool, bytes, err);
+    if (st == DD_OK) {
         chunk = take_locked(pool, bytes, spare);
         st = chunk == NULL ? DDI_AGAIN : ddi_map_put(&pool->by_address, key_of(chunk), chunk, err);
     }
@@ -427,20 +461,36 @@ static dd_status try_take(struct ddi_pool *pool, uint64_t bytes, struct chunk *s
     return st;
 }
 
+dd_status ddi_pool_check(struct ddi_pool *pool, uint64_t bytes, uint64_t count, dd_error *err)
+{
+    uint64_t rounded;
+    uint64_t all;
+    dd_status st;
+
+    if (!round_up(bytes, &rounded) || !ddi_mul_u64(rounded, count, &all)) {
+        return ddi_fail(err, DD_NO_MEMORY, "pool: %" PRIu64 " x %" PRIu64 " bytes cannot be had",
+                        count, bytes);
+    }
+    ddi_mutex_lock(&pool->mu);
+    st = check_limit_locked(pool, all, err);
+    ddi_mutex_unlock(&pool->mu);
+    return st;
+}
+
 dd_status ddi_pool_alloc(struct ddi_pool *pool, uint64_t bytes, void **addr, dd_error *err)
 {
     struct chunk *spare[2] = {calloc(1, sizeof(struct chunk)), calloc(1, sizeof(struct chunk))};
     struct chunk *chunk = NULL;
-    uint64_t rounded = 0;
+    uint64_t rounded;
+    uint8_t *piece;
     bool is_fresh;
     dd_status st;
 
     if (spare[0] == NULL || spare[1] == NULL) {
         st = ddi_fail(err, DD_NO_MEMORY, "piece of memory");
-    } else if (bytes == 0 || !ddi_add_u64(bytes, UNIT - 1, &rounded)) {
+    } else if (!round_up(bytes, &rounded)) {
         st = ddi_fail(err, DD_NO_MEMORY, "pool: %" PRIu64 " bytes cannot be had", bytes);
     } else {
-        rounded = ddi_align_up(bytes, UNIT);
         do {
             st = try_take(pool, rounded, spare, &chunk, err);
         } while (st == DDI_AGAIN && (st = grow(pool, rounded, err)) == DD_OK);
@@ -450,15 +500,16 @@ dd_status ddi_pool_alloc(struct ddi_pool *pool, uint64_t bytes, void **addr, dd_
     if (st != DD_OK) {
         return st;
     }
-    *addr = (uint8_t *)chunk->region->memory.addr + chunk->offset;
+    piece = (uint8_t *)chunk->region->memory.addr + chunk->offset;
     st = commit(pool, chunk, &is_fresh, err);
     if (st != DD_OK) {
-        ddi_pool_free(pool, *addr);
+        ddi_pool_free(pool, piece);
         return st;
     }
     if (pool->config.clear && !is_fresh) {
-        (void)memset(*addr, 0, bytes);
+        (void)memset(piece, 0, bytes);
     }
+    *addr = piece; /* on success only: a caller that frees what it got must not free this */
     return DD_OK;
 }
 

@@ -1,6 +1,6 @@
 /* The memory pool of an engine: regions of a device, cut into pieces for tensors.
  *
- * With a limit: one sparse region; without: regions of at least 64 MiB on demand, up to
+ * With a limit: one sparse region, if the address space has room for it; without: regions of at least 64 MiB on demand, up to
  * `limit_fraction` of the memory this process may use; a region that is wholly free is released.
  * Pieces are aligned to 512 bytes, large ones (2 MiB and more) to 2 MiB; alignment places a piece,
  * it does not round its size. The limit counts bytes rounded up to 512. Metadata lives outside the
@@ -37,6 +37,11 @@ dd_status ddi_pool_create(const struct ddi_pool_config *config, struct ddi_pool 
 /* References: the engine and every live cache entry (a view may outlive the engine). */
 void ddi_pool_get(struct ddi_pool *pool);
 void ddi_pool_put(struct ddi_pool *pool); /* NULL is fine; the last one releases all regions */
+
+/* Whether `count` pieces of `bytes` each can be had under the limit now: what will fail in the end
+ * fails before memory is made for the first ones. Promises nothing. Any thread.
+ * Fails: DD_NO_MEMORY with wanted (all of them), used and limit in the text. */
+dd_status ddi_pool_check(struct ddi_pool *pool, uint64_t bytes, uint64_t count, dd_error *err);
 
 /* Allocate `bytes` (at least 1) that are committed. Any thread.
  * Fails: DD_NO_MEMORY with wanted, used and limit in the text. */

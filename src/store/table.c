@@ -220,6 +220,9 @@ static dd_status create_entry(struct ddi_table *table, const struct ddi_desc *de
     if (entry->shown.tensors == NULL || entry->keys == NULL) {
         st = ddi_fail(err, DD_NO_MEMORY, "cache entry with %zu tensors", count);
     }
+    if (st == DD_OK) {
+        st = ddi_pool_check(table->pool, desc->tensor_bytes, count, err);
+    }
     for (size_t i = 0; i < count && st == DD_OK; i++) {
         void *addr = NULL;
 
@@ -324,6 +327,11 @@ dd_status ddi_table_alloc(struct ddi_table *table, const dd_cache_desc *desc, co
 
     if (st == DD_OK) {
         st = check_keys(&full, keys, key_count, err);
+    }
+    if (st == DD_OK) { /* a key in use is the reason even when memory is short too */
+        ddi_mutex_lock(&table->mu);
+        st = check_bound_locked(table, keys, key_count, err);
+        ddi_mutex_unlock(&table->mu);
     }
     if (st == DD_OK) {
         st = create_entry(table, &full, key_count, &entry, err);
