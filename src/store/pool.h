@@ -1,7 +1,8 @@
 /* The memory pool of an engine: regions of a device, cut into pieces for tensors.
  *
- * With a limit: one sparse region, if the address space has room for it; without: regions of at least 64 MiB on demand, up to
- * `limit_fraction` of the memory this process may use; a region that is wholly free is released.
+ * With a limit: one sparse region, if the address space has room for it; without: regions of at least
+ * 64 MiB on demand, up to `limit_fraction` of the memory this process may use; a region that is wholly
+ * free is released.
  * Pieces are aligned to 512 bytes, large ones (2 MiB and more) to 2 MiB; alignment places a piece,
  * it does not round its size. The limit counts bytes rounded up to 512. Metadata lives outside the
  * region: a device's memory is never touched here. Allocation and free cost O(1). */
