@@ -10,7 +10,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define CONFIRM_MS 10 /* how long an allocation waits for confirmations under way */
+/* How long an allocation waits for confirmations under way: for memory, which may be short for other
+ * reasons; and for a key, which is rarely given while it is bound but right after it was pulled. */
+#define MEMORY_WAIT_MS 10
+#define KEY_WAIT_MS 500
 
 struct serving {
     struct ddi_job job; /* first: the transport sees this part */
@@ -217,12 +220,14 @@ static bool await_confirmation(struct ddi_xfer *xfer, uint64_t deadline_ns)
 dd_status ddi_xfer_alloc(struct ddi_xfer *xfer, const dd_cache_desc *desc, const dd_key *keys,
                          size_t key_count, int64_t *cache, dd_error *err)
 {
-    uint64_t deadline_ns = ddi_deadline_ns(CONFIRM_MS);
+    uint64_t memory_ns = ddi_deadline_ns(MEMORY_WAIT_MS);
+    uint64_t key_ns = ddi_deadline_ns(KEY_WAIT_MS);
     dd_status st;
 
     do {
         st = ddi_table_alloc(xfer->table, desc, keys, key_count, cache, err);
-    } while ((st == DD_NO_MEMORY || st == DD_KEY_EXISTS) && await_confirmation(xfer, deadline_ns));
+    } while ((st == DD_NO_MEMORY && await_confirmation(xfer, memory_ns)) ||
+             (st == DD_KEY_EXISTS && await_confirmation(xfer, key_ns)));
     return st;
 }
 

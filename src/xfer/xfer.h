@@ -35,8 +35,7 @@ void ddi_xfer_init(struct ddi_xfer *xfer);
 void ddi_xfer_fini(struct ddi_xfer *xfer);
 
 /* See dd_cache_alloc. A puller's confirmation that a key is used up comes shortly after its pull: an
- * allocation that lacks memory or finds its key bound waits for confirmations under way, at most
- * 10 ms. */
+ * allocation that lacks memory or finds its key bound waits a little for confirmations under way. */
 dd_status ddi_xfer_alloc(struct ddi_xfer *xfer, const dd_cache_desc *desc, const dd_key *keys,
                          size_t key_count, int64_t *cache, dd_error *err);
 
