@@ -270,6 +270,8 @@ typedef struct dd_key {
  * there is one DD_KEY_BLOCKS key. A cache lives until its id is freed and every request and prefix
  * key was used up or removed. Tensors are aligned to 512 bytes or better; fresh memory is zero.
  *
+ * Blocks:   while the system makes memory; and, when memory or a key is still held by a pull whose
+ *           confirmation is under way, up to half a second for that.
  * Fails:    DD_INVALID (description or keys), DD_KEY_EXISTS (a key names a live cache; nothing is
  *           allocated), DD_NO_MEMORY (bytes wanted, used and allowed in the text), DD_FINALIZED.
  */
