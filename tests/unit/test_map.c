@@ -22,6 +22,40 @@ TEST(a_new_map_has_nothing)
     ddi_map_fini(&map);
 }
 
+TEST(a_second_put_replaces_the_first)
+{
+    struct ddi_map map;
+    size_t at = 0;
+    int values[2];
+
+    ddi_map_init(&map);
+    EXPECT_OK(ddi_map_put(&map, key_of(1), &values[0], NULL));
+    EXPECT_OK(ddi_map_put(&map, key_of(1), &values[1], NULL));
+    EXPECT_EQ(map.count, 1);
+    EXPECT_TRUE(ddi_map_get(&map, key_of(1)) == &values[1]);
+    EXPECT_TRUE(ddi_map_next(&map, &at) == &values[1]);
+    EXPECT_TRUE(ddi_map_next(&map, &at) == NULL);
+    EXPECT_TRUE(ddi_map_remove(&map, key_of(1)) == &values[1]);
+    EXPECT_TRUE(ddi_map_get(&map, key_of(1)) == NULL);
+    ddi_map_fini(&map);
+}
+
+TEST(every_part_of_the_key_counts)
+{
+    struct ddi_map map;
+    int values[4];
+
+    ddi_map_init(&map);
+    EXPECT_OK(ddi_map_put(&map, (struct ddi_map_key){.a = 1}, &values[0], NULL));
+    EXPECT_OK(ddi_map_put(&map, (struct ddi_map_key){.b = 1}, &values[1], NULL));
+    EXPECT_OK(ddi_map_put(&map, (struct ddi_map_key){.c = 1}, &values[2], NULL));
+    EXPECT_OK(ddi_map_put(&map, (struct ddi_map_key){.a = 0}, &values[3], NULL));
+    EXPECT_EQ(map.count, 4);
+    EXPECT_TRUE(ddi_map_get(&map, (struct ddi_map_key){.b = 1}) == &values[1]);
+    EXPECT_TRUE(ddi_map_get(&map, (struct ddi_map_key){.a = 0}) == &values[3]);
+    ddi_map_fini(&map);
+}
+
 TEST(random_puts_and_removes_agree_with_an_array)
 {
     static uint64_t values[KEYS];
@@ -65,4 +99,5 @@ TEST(random_puts_and_removes_agree_with_an_array)
     ddi_map_fini(&map);
 }
 
-CHECK_MAIN(RUN(a_new_map_has_nothing); RUN(random_puts_and_removes_agree_with_an_array);)
+CHECK_MAIN(RUN(a_new_map_has_nothing); RUN(a_second_put_replaces_the_first);
+           RUN(every_part_of_the_key_counts); RUN(random_puts_and_removes_agree_with_an_array);)

@@ -114,14 +114,17 @@ TEST(pieces_are_aligned_and_their_sizes_are_rounded_to_512)
     uint8_t *small = take(pool, 1);
     uint8_t *large = take(pool, 2 * MIB + 1);
     uint8_t *other = take(pool, 513);
+    uint8_t *exact = take(pool, 2 * MIB);
 
     EXPECT_EQ((uintptr_t)small % 512, 0);
     EXPECT_EQ((uintptr_t)other % 512, 0);
     EXPECT_EQ((uintptr_t)large % (2 * MIB), 0);
+    EXPECT_EQ((uintptr_t)exact % (2 * MIB), 0);
+    ddi_pool_free(pool, exact);
     EXPECT_EQ(stats_of(pool).used_bytes, 512 + 2 * MIB + 512 + 1024);
     ddi_pool_free(pool, large);
     EXPECT_EQ(stats_of(pool).used_bytes, 512 + 1024);
-    EXPECT_EQ(stats_of(pool).peak_bytes, 512 + 2 * MIB + 512 + 1024);
+    EXPECT_EQ(stats_of(pool).peak_bytes, 512 + 2 * MIB + 512 + 1024 + 2 * MIB);
     ddi_pool_free(pool, small);
     ddi_pool_free(pool, other);
     ddi_pool_free(pool, NULL);

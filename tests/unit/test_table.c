@@ -159,8 +159,9 @@ TEST(keys_are_refused_while_they_name_a_live_cache)
     REQUIRE_OK(alloc(1, keys, 1, &cache, &err));
     before = used();
     EXPECT_STATUS(alloc(1, keys, 1, &other, &err), DD_KEY_EXISTS);
-    EXPECT_CONTAINS(err.text, "request key 5");
+    EXPECT_CONTAINS(err.text, "request key 5 (model 0) names cache 1");
     EXPECT_EQ(used(), before);
+    EXPECT_EQ(other, 0);
     EXPECT_OK(alloc(1, prefix, 1, &other, &err)); /* another name space */
     keys[0].model_id = 1;
     EXPECT_OK(alloc(1, keys, 1, &other, &err)); /* another model */
@@ -197,7 +198,11 @@ TEST(a_blocks_key_stands_alone_and_ends_with_the_id)
 
     set_up(0);
     EXPECT_STATUS(alloc(8, keys, 2, &cache, NULL), DD_INVALID);
+    keys[0].id = 3;
+    EXPECT_STATUS(alloc(8, keys, 1, &cache, NULL), DD_INVALID);
+    keys[0].id = 0;
     REQUIRE_OK(alloc(8, keys, 1, &cache, NULL));
+    EXPECT_STATUS(ddi_table_remove_key(table, &keys[0], NULL), DD_INVALID);
     EXPECT_OK(find(DD_KEY_BLOCKS, 0, &grant));
     EXPECT_EQ(grant.kind, DD_KEY_NONE); /* nothing to use up */
     EXPECT_OK(ddi_table_free(table, cache, NULL));
@@ -281,6 +286,35 @@ TEST(a_cache_that_does_not_fit_leaves_nothing_behind)
     tear_down();
 }
 
+TEST(a_cache_that_cannot_fit_is_refused_before_any_memory_is_made)
+{
+    struct ddi_pool_stats stats;
+    int64_t cache;
+    dd_error err = {0};
+
+    set_up(3 * 512);
+    EXPECT_STATUS(alloc(1, NULL, 0, &cache, &err), DD_NO_MEMORY);
+    EXPECT_CONTAINS(err.text, "cache of 4 tensors with 400 bytes each: pool: 2048 bytes wanted, "
+                              "0 in use of at most 1536");
+    ddi_pool_stats(pool, &stats);
+    EXPECT_EQ(stats.peak_bytes, 0);
+    tear_down();
+}
+
+TEST(a_key_in_use_is_the_reason_even_when_memory_is_short_too)
+{
+    dd_key keys[1] = {key(DD_KEY_PREFIX, 9)};
+    int64_t cache;
+    dd_error err = {0};
+
+    set_up(4 * 512);
+    REQUIRE_OK(alloc(1, keys, 1, &cache, &err));
+    EXPECT_STATUS(alloc(1, NULL, 0, &cache, &err), DD_NO_MEMORY);
+    EXPECT_STATUS(alloc(1, keys, 1, &cache, &err), DD_KEY_EXISTS);
+    EXPECT_CONTAINS(err.text, "prefix key 9");
+    tear_down();
+}
+
 static void *hammer(void *context)
 {
     uint64_t base = (uint64_t)(uintptr_t)context;
@@ -320,14 +354,14 @@ TEST(threads_share_the_table)
     tear_down();
 }
 
-CHECK_MAIN(RUN(ids_start_at_one_and_never_come_again);
-           RUN(a_key_keeps_a_freed_cache_until_it_is_used_up);
-           RUN(a_pin_holds_memory_that_nobody_names_any_more);
-           RUN(a_view_holds_memory_past_the_table);
-           RUN(keys_are_refused_while_they_name_a_live_cache);
-           RUN(placeholders_repeats_and_too_many_keys);
-           RUN(a_blocks_key_stands_alone_and_ends_with_the_id);
-           RUN(parts_of_a_cache_use_its_key_up_together);
-           RUN(a_late_confirmation_leaves_a_new_cache_of_that_name_alone);
-           RUN(a_peer_finds_by_id_while_the_id_or_the_batch_is_alive);
-           RUN(a_cache_that_does_not_fit_leaves_nothing_behind); RUN(threads_share_the_table);)
+CHECK_MAIN(
+    RUN(ids_start_at_one_and_never_come_again); RUN(a_key_keeps_a_freed_cache_until_it_is_used_up);
+    RUN(a_pin_holds_memory_that_nobody_names_any_more); RUN(a_view_holds_memory_past_the_table);
+    RUN(keys_are_refused_while_they_name_a_live_cache); RUN(placeholders_repeats_and_too_many_keys);
+    RUN(a_blocks_key_stands_alone_and_ends_with_the_id);
+    RUN(parts_of_a_cache_use_its_key_up_together);
+    RUN(a_late_confirmation_leaves_a_new_cache_of_that_name_alone);
+    RUN(a_peer_finds_by_id_while_the_id_or_the_batch_is_alive);
+    RUN(a_cache_that_does_not_fit_leaves_nothing_behind);
+    RUN(a_cache_that_cannot_fit_is_refused_before_any_memory_is_made);
+    RUN(a_key_in_use_is_the_reason_even_when_memory_is_short_too); RUN(threads_share_the_table);)
