@@ -172,7 +172,8 @@ typedef struct dd_target {
     size_t size;
     uint64_t cluster_id; /* the peer must report this id, else DD_LINK_FAILED */
     const char *remote;  /* "host:port" or "[v6]:port" where it listens; NULL allowed to unlink */
-    const char *local;   /* source address to bind, without port; NULL: the system chooses */
+    const char *local;   /* source address to bind, without port; NULL: the system chooses.
+                            One that this host does not have is left out, with a warning */
 } dd_target;
 
 /* Link with `n` peers, all in parallel. The peers listen, this engine is the client.
@@ -341,8 +342,9 @@ typedef struct dd_slice {
 /* Pull a batch slice of a peer's cache into a batch slice of `cache`.
  *
  * The number of selected tensors must be equal on both sides; types and shapes are not compared.
- * A complete pull uses up the request key of the slice (unless keep_key; a pull of some tensors
- * counts them, and the key goes when every tensor was pulled once). A failed pull never does and
+ * A successful pull uses up the request key of the slice, also when it asked for some bytes only
+ * (unless keep_key; a pull of some tensors counts them, and the key goes when every tensor was pulled
+ * once). A failed pull never does and
  * leaves the destination's bytes undefined.
  *
  * Blocks:   until all bytes are in place, at most datadist.sync_timeout_ms.
@@ -357,7 +359,8 @@ DD_API dd_status dd_pull(dd_engine *engine, const dd_source *source, int64_t cac
 typedef struct dd_blocks {
     size_t size;
     const uint64_t *src; /* block indices at the peer; NULL: cut a contiguous source into blocks */
-    const uint64_t *dst; /* block indices here; if one comes twice the last pair wins */
+    const uint64_t *dst; /* block indices here; if one comes twice the last pair wins
+                            (with `src` NULL: refused) */
     size_t count;
     uint32_t tensors_per_layer; /* 0: 2 */
     dd_layers src_layers;

@@ -60,7 +60,7 @@ static const char intro[] =
     "   dd_engine_set(engine, \"datadist.tcp.streams\", \"4\", &err);\n"
     "   ```\n"
     "\n"
-    "2. In Python, as a key of the dictionary that `init` takes. Numbers may be given as numbers:\n"
+    "2. In Python, as a key of the dictionary that `init` takes. All values are text:\n"
     "\n"
     "   ```python\n"
     "   options = llm_config.generate_options()\n"

@@ -68,10 +68,17 @@ dd_status dd_link_check(dd_engine *engine, uint64_t cluster_id, dd_error *err)
 
 static dd_status check_source(const dd_source *source, dd_error *err)
 {
+    dd_status st;
+
     if (source == NULL) {
         return ddi_fail(err, DD_INVALID, "source is NULL");
     }
-    return ddi_engine_check_size(source->size, sizeof(*source), sizeof(*source), "source", err);
+    st = ddi_engine_check_size(source->size, sizeof(*source), sizeof(*source), "source", err);
+    if (st == DD_OK && source->cache == 0) { /* else the key is not looked at */
+        st = ddi_engine_check_size(source->key.size, sizeof(source->key), sizeof(source->key),
+                                   "source.key", err);
+    }
+    return st;
 }
 
 dd_status dd_pull(dd_engine *engine, const dd_source *source, int64_t cache, const dd_slice *slice,
